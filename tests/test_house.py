@@ -40,7 +40,7 @@ WINGS = {
 STOREYS = {
     "tables": ("hdf5", "storage", "tiers", "specs", "embedding", "kinds"),
     "parallel": ("transport", "watch", "sharding", "exchange", "embeddings"),
-    "ingest": ("formats", "dataset", "synthetic"),
+    "ingest": ("formats", "dataset", "synthetic", "readers"),
     "plan": (
         "machines",
         "files",

@@ -41,6 +41,7 @@ class ShownOptions:
     logs: Path | None = None
     restarts: int = 0
     min_ranks: int = 1
+    readers: int | None = None
 
 
 @click.command()
@@ -70,6 +71,11 @@ class ShownOptions:
     default=1,
     show_default=True,
     help="End where the hosts that are left take fewer ranks.",
+)
+@click.option(
+    "--readers",
+    type=click.IntRange(0),
+    help="Read raw train data by so many processes of their own, without converting them first.",
 )
 @click.option(
     "--trace",
@@ -129,6 +135,8 @@ def train(
         use(kernels)  # also for the processes that this one starts
     if shown.trace:
         check_target(shown.trace, shown.force, [config])
+    if shown.readers is not None:
+        overrides = (*overrides, f"readers.count={shown.readers}")
     # Before ranks start: a mistake is one line then, and costs no time on a cluster.
     settings = configs.load(config, overrides)
     if shown.trace:
@@ -280,6 +288,10 @@ def print_summary(summary: Summary, folder: Path) -> None:
     if "machine" in summary:
         for line in machine_lines(summary["machine"]):
             click.echo(line)
+    if "readers" in summary:
+        from neocpu.train.run.reading import reader_line
+
+        click.echo(reader_line(summary))
     for line in tier_lines(summary):
         click.echo(line)
     click.echo(f"results in {folder}")

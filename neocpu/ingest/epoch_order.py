@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.ingest.dataset_layout import BLOCK
+from neocpu.ingest.settings import WINDOW
 from neocpu.kernels.numbers.philox import random_words
 from neocpu.kernels.twins.numbers.philox import BLOCK_PERMUTATION, WINDOW_PERMUTATION, tensor_key
-
-WINDOW = 16  # blocks
 
 
 class EpochOrder:
@@ -61,6 +60,17 @@ class EpochOrder:
             first = min(last, end)
             window += 1
         return np.concatenate(parts)
+
+    def bounds(self, blocks: int) -> NDArray[np.int64]:
+        """Positions that cut the epoch into runs of so many blocks, which share no block.
+
+        Where samples are shuffled, of whole windows, one at least: i64[runs + 1], from 0 to the
+        number of samples.
+        """
+        if not self._shuffle:
+            return np.append(np.arange(0, self._samples, blocks * BLOCK), self._samples)
+        starts = self._starts[:-1][:: max(blocks // WINDOW, 1)]
+        return np.append(starts, self._samples)
 
     def _window(self, window: int) -> NDArray[np.int64]:
         if window not in self._kept:

@@ -7,10 +7,10 @@ Codes become rows in `neocpu.ingest.code_map`.
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.trees import rank_samples
 from neocpu.ingest.code_map import CodeMap, takes_weights, warm_up_rows
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.file import Samples
 from neocpu.ingest.epoch_order import EpochOrder, sorted_by_words
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.tables.specs.feature_groups import Groups
@@ -49,6 +50,15 @@ class Batch:
     first: int
     weights: NDArray[np.float32] | None = None
     head_labels: NDArray[np.float32] | None = None
+
+
+class BatchPlace(NamedTuple):
+    """Where samples stand: epoch, step, samples and first of their `Batch`."""
+
+    epoch: int
+    step: int
+    samples: int
+    first: int
 
 
 @dataclass(frozen=True)
@@ -222,38 +232,61 @@ class Loader:
         return read_ahead(self._batches(epoch, first_step), self.reading.depth)
 
     def _batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
-        reading = self.reading
         share = self.share
-        heads = self.needs.heads
-        order = EpochOrder(
-            self.dataset.rows, reading.seed, epoch, reading.shuffle, reading.shuffle_run
-        )
-        if reading.groups:
-            from neocpu.tables.embedding.distinct_bags import deduplicate
+        order = self.order(epoch)
         for step in range(first_step, self.steps_per_epoch):
             start = step * share.batch_size
             samples = min(share.batch_size, self.dataset.rows - start)
             low, high = rank_samples(share.rank, share.ranks, samples, share.leaves)
-            gathered = self.dataset.take(order.samples(start + low, start + high), self._features)
-            kjt = self._code_map.kjt(gathered.features, high - low)
-            sparse = deduplicate(kjt, reading.groups) if reading.groups else kjt
-            more = gathered.more
-            known = [more[name] for name in heads if name in more]
-            yield Batch(
-                dense=gathered.dense,
-                sparse=sparse,
-                labels=gathered.labels,
-                samples=samples,
-                epoch=epoch,
-                step=step,
-                first=start + low,
-                weights=more.get(self.weight),
-                head_labels=np.stack(known) if len(known) == len(heads) > 0 else None,
+            batch = self.batch_of(
+                self.take(order.samples(start + low, start + high)),
+                BatchPlace(epoch, step, samples, start + low),
             )
+            yield distinct(batch, self.reading.groups)
+
+    def order(self, epoch: int) -> EpochOrder:
+        """The order of the samples in an epoch."""
+        reading = self.reading
+        return EpochOrder(
+            self.dataset.rows, reading.seed, epoch, reading.shuffle, reading.shuffle_run
+        )
+
+    def take(self, samples: NDArray[np.int64]) -> Samples:
+        """Samples i64[n] of the data, with the bags that the tables need."""
+        return self.dataset.take(samples, self._features)
+
+    def batch_of(self, gathered: Samples, place: BatchPlace) -> Batch:
+        """Samples at a place of an epoch as a batch, or as a piece of one; repeated bags as often
+        as they are there.
+        """
+        heads = self.needs.heads
+        more = gathered.more
+        known = [more[name] for name in heads if name in more]
+        return Batch(
+            dense=gathered.dense,
+            sparse=self._code_map.kjt(gathered.features, gathered.labels.size),
+            labels=gathered.labels,
+            samples=place.samples,
+            epoch=place.epoch,
+            step=place.step,
+            first=place.first,
+            weights=more.get(self.weight),
+            head_labels=np.stack(known) if len(known) == len(heads) > 0 else None,
+        )
 
     def rows_of(self, bag: BatchKey, codes: "Codes") -> NDArray[np.int64]:
         """The row of a bag's table that each code is looked up in."""
         return self._code_map.rows_of(bag, codes)
+
+
+def distinct(batch: Batch, groups: Groups) -> Batch:
+    """A batch in which the repeated bags of groups of keys stand once."""
+    if not groups:
+        return batch
+    from neocpu.tables.embedding.distinct_bags import deduplicate
+
+    assert isinstance(batch.sparse, KJT)
+    return replace(batch, sparse=deduplicate(batch.sparse, groups))
 
 
 def warm_up_reading() -> None:

@@ -1,6 +1,6 @@
 """Which keys has `[data]` of a config?"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from neocpu.ingest.formats.schema import TRANSFORMS
 
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
+WINDOW = 16  # blocks of an epoch's order that are shuffled together
 ROWS_BY = ("hash", "vocabulary", "code")
 
 
@@ -100,6 +101,35 @@ class DataConfig:
     def counted_once(self) -> dict[str, object]:
         """Features of which caches count the lookups of distinct bags only."""
         return {"deduplicate": self.deduplicate} if self.deduplicate else {}
+
+
+@dataclass(frozen=True)
+class ReadersConfig:
+    """Processes of their own that read for the trainers, raw logs as they are; never changes a bit
+    (docs/data.md).
+
+    count : of all hosts together (0: none; raw logs are converted first, and every rank reads its
+    samples). split : blocks of 4,096 samples that a reader takes at a time, with `data.shuffle` a
+    multiple of 16. ahead : splits that are read before trainers have come to them, by all readers
+    together (0: two for each reader). slow_after : seconds after which a split that a reader still
+    works on is given to another one too.
+    """
+
+    count: Annotated[int, Limits(most=1024)] = 0
+    split: Annotated[int, Limits(least=1)] = 16
+    ahead: int = 0
+    slow_after: float = 30.0
+
+    @property
+    def splits_ahead(self) -> int:
+        """Splits that are read ahead at most."""
+        return self.ahead or 2 * self.count
+
+    def faults(self, data: DataConfig) -> Iterator[tuple[str, str]]:
+        """Keys that do not go with those of the data, and why."""
+        if self.count and data.shuffle and self.split % WINDOW:
+            why = f"{self.split} blocks, but samples are shuffled in windows of {WINDOW}; give a "
+            yield "split", f"{why}multiple of that, or set data.shuffle = false"
 
 
 def feature_names(data: DataConfig) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def schema_of(kind: str, options: ConvertOptions) -> Schema:
     raise ConfigError(f"unknown kind of log {kind!r}; choose one of {', '.join(FORMATS)}")
 
 
-class _Faults:
+class Faults:
     """Stops at the first faulty line, or counts them and keeps the first hundred."""
 
     def __init__(self, on_error: str) -> None:
@@ -162,7 +162,7 @@ def convert(
         refuse_sources(written, [*paths, *options.files()])
     schema = _complete_schema(kind, options, paths)
     total = sum(path.stat().st_size for path in paths if path.exists())
-    faults = _Faults(options.on_error)
+    faults = Faults(options.on_error)
     invalid = Counter({each.name: 0 for each in schema.dense if each.invalid == "missing"})
     peaks = _Peaks(schema)
     before = 0
@@ -231,7 +231,7 @@ def _complete_schema(kind: str, options: ConvertOptions, paths: Sequence[Path]) 
     return fit(schema, paths)
 
 
-def _no_rows(paths: Sequence[Path], faults: _Faults) -> str:
+def _no_rows(paths: Sequence[Path], faults: Faults) -> str:
     """Why nothing is left of some sources."""
     names = ", ".join(map(str, paths[:3])) + ", …" * (len(paths) > 3)
     if not faults.count:

@@ -61,6 +61,7 @@ class Dataset:
         if not path_list:
             raise DataError("no dataset file was given")
         self.paths = [Path(path) for path in path_list]
+        self.label = label
         self._files = [DatasetFile(path, label, more) for path in self.paths]
         first = self._files[0]
         for file in self._files[1:]:
@@ -107,6 +108,11 @@ class Dataset:
         part._first = self._first + first
         part.rows = last - first
         return part
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Samples [first, last) of the files that these are."""
+        return self._first, self._first + self.rows
 
     @property
     def _is_part(self) -> bool:

@@ -11,6 +11,7 @@ import json
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,37 @@ class Samples:
     dense: NDArray[np.float32]
     features: dict[str, BagColumn]
     more: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    def part(self, first: int, last: int) -> "Samples":
+        """Samples [first, last) of them: views."""
+        return Samples(
+            self.labels[first:last],
+            self.dense[first:last],
+            {name: self._bags(name, column, first, last) for name, column in self.features.items()},
+            {name: values[first:last] for name, values in self.more.items()},
+        )
+
+    def _bags(self, name: str, column: BagColumn, first: int, last: int) -> BagColumn:
+        if column.lengths is None:
+            hotness = column.codes.size // max(self.labels.size, 1)
+            begin = first * hotness
+            end = last * hotness
+        else:
+            begin, end = self._ends[name][[first, last]].tolist()
+        return BagColumn(
+            column.codes[begin:end],
+            None if column.lengths is None else column.lengths[first:last],
+            None if column.weights is None else column.weights[begin:end],
+        )
+
+    @cached_property
+    def _ends(self) -> dict[str, NDArray[np.int64]]:
+        """Where the bags of features with bags of several lengths begin, and the last one ends."""
+        return {
+            name: np.concatenate([[0], np.cumsum(column.lengths, dtype=np.int64)])
+            for name, column in self.features.items()
+            if column.lengths is not None
+        }
 
 
 class DatasetFile:

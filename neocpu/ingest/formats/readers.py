@@ -24,11 +24,13 @@ LONGEST_LINE = 64 << 20  # bytes; bounds memory for a file that has no lines
 class TextBlock(NamedTuple):
     """Complete lines, the text uint8[n] of which ends with a newline.
 
-    done : bytes of the file read so far.
+    done : bytes of the file read so far. span : the bytes [first, last) that they are of the text
+    of the file, decompressed and as UTF-8.
     """
 
     text: NDArray[np.uint8]
     done: int
+    span: tuple[int, int] = (0, 0)
 
 
 def text_blocks(
@@ -41,6 +43,21 @@ def text_blocks(
     with byte_stream(path) as stream:
         lines = _lines(path, as_utf8(path, stream, encoding), stream.done, block)
         yield from read_ahead(lines, 4) if stream.compression else lines
+
+
+def lines_between(path: Path, first: int, last: int) -> NDArray[np.uint8]:
+    """Bytes [first, last) of a file, u8[n], which are complete lines. Raises DataError if it has
+    fewer.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(first)
+            text = file.read(last - first)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(text) < last - first:
+        raise DataError(f"{path}: is shorter than it was; was it written anew while it was read?")
+    return np.frombuffer(bytearray(text if text.endswith(b"\n") else text + b"\n"), np.uint8)
 
 
 def first_block(path: Path, block: int = BLOCK_BYTES, encoding: str = "") -> TextBlock | None:
@@ -65,10 +82,13 @@ def _lines(
     path: Path, read: Callable[[int], bytes], done: Callable[[], int], block: int
 ) -> Iterator[TextBlock]:
     carry = b""
+    first = 0
     while chunk := read(block):
         cut = chunk.rfind(b"\n") + 1
         if cut:
-            yield TextBlock(np.frombuffer(bytearray(carry + chunk[:cut]), np.uint8), done())
+            text = np.frombuffer(bytearray(carry + chunk[:cut]), np.uint8)
+            yield TextBlock(text, done(), (first, first + text.size))
+            first += text.size
             carry = chunk[cut:]
         else:
             carry += chunk
@@ -77,4 +97,5 @@ def _lines(
                 f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB; is this a text file?"
             )
     if carry:
-        yield TextBlock(np.frombuffer(bytearray(carry + b"\n"), np.uint8), done())
+        text = np.frombuffer(bytearray(carry + b"\n"), np.uint8)
+        yield TextBlock(text, done(), (first, first + len(carry)))

@@ -7,7 +7,7 @@ a file (`neocpu.ingest.formats.frames`).
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,35 +19,47 @@ from neocpu.core.errors import DataError
 from neocpu.ingest.formats.fields import Fields, split_text, with_constants
 from neocpu.ingest.formats.files.folders import folder_keys
 from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
-from neocpu.ingest.formats.readers import UNIT, TextBlock, comments, text_blocks
+from neocpu.ingest.formats.files.streams import text_start
+from neocpu.ingest.formats.readers import (
+    UNIT,
+    TextBlock,
+    comments,
+    lines_between,
+    text_blocks,
+)
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.text import TextParser
 
 if TYPE_CHECKING:
-    from neocpu.ingest.formats.files.frame_file import FrameFile
+    from neocpu.ingest.formats.files.frame_file import FrameFile, FrameRows
 
 
 class RowBlock(NamedTuple):
     """Some rows of a file.
 
-    parts : their fields, piece by piece. done : bytes of the file read so far.
+    parts : their fields, piece by piece. done : bytes of the file read so far. lines : rows in all,
+    faulty ones too. span : where they are in the file, for `Source.reread`.
     """
 
     parts: Iterator[Fields]
     done: int
+    lines: int
+    span: tuple[int, int]
 
 
 class Source(NamedTuple):
     """How one file is read.
 
     blocks : of its rows. lines_before : lines before its first row. unit : what its rows are called
-    in messages.
+    in messages. reread : the block of a span, again; None where a file can only be read from its
+    start, as a compressed one.
     """
 
     parser: TextParser
     blocks: Iterator[RowBlock]
     lines_before: int = 0
     unit: str = "line"
+    reread: Callable[[tuple[int, int]], RowBlock] | None = None
 
 
 def open_source(path: Path, schema: Schema) -> Source:
@@ -86,9 +98,11 @@ def frames_of(path: Path, schema: Schema) -> "FrameFile | None":
 def _text(path: Path, schema: Schema, keys: Mapping[str, str]) -> Source:
     """How a text file is read."""
     blocks: Iterator[TextBlock] = text_blocks(path, encoding=schema.encoding)
-    if len(schema.delimiter.encode()) > 1:
+    begin = text_start(path, schema.encoding)
+    delimiter = schema.delimiter.encode()
+    if len(delimiter) > 1:
         # The kernel splits at one byte; the unit separator hardly occurs in a log.
-        blocks = _with_units(blocks, schema.delimiter.encode())
+        blocks = _with_units(blocks, delimiter)
         schema = replace(schema, delimiter=UNIT)
     start = next(blocks, None)
     if start is None:  # an empty file names no columns
@@ -107,13 +121,29 @@ def _text(path: Path, schema: Schema, keys: Mapping[str, str]) -> Source:
     def rest() -> Iterator[TextBlock]:
         skipped = cut if schema.header else first
         if start.text.size > skipped:
-            yield TextBlock(np.ascontiguousarray(start.text[skipped:]), start.done)
+            # in bytes of the file, where a delimiter of several bytes is not one byte yet
+            before = start.text[:skipped].tobytes()
+            begin_rows = skipped + (len(delimiter) - 1) * before.count(UNIT.encode())
+            rows = np.ascontiguousarray(start.text[skipped:])
+            yield TextBlock(rows, start.done, (begin_rows, start.span[1]))
         yield from blocks
+
+    def reread(span: tuple[int, int]) -> RowBlock:
+        text = lines_between(path, begin + span[0], begin + span[1])
+        block = iter((TextBlock(text, begin + span[1], span),))
+        if len(delimiter) > 1:
+            block = _with_units(block, delimiter)
+        return next(_split(block, schema, keys))
 
     keys = {name: value for name, value in keys.items() if name not in schema.columns}
     parser = TextParser(replace(schema, columns=(*schema.columns, *keys)))
     rows = rest() if len(schema.columns) == 1 else _without_end(rest())
-    return Source(parser, _split(rows, schema, keys), lines_before + schema.header)
+    return Source(
+        parser,
+        _split(rows, schema, keys),
+        lines_before + schema.header,
+        reread=None if begin < 0 else reread,
+    )
 
 
 def _without_end(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
@@ -123,13 +153,15 @@ def _without_end(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
         if not empty and not _ends_empty(block.text):
             yield block
             continue
+        first = block.span[0] - len(empty)
         text = empty + block.text.tobytes()
         lines = text.rstrip(b"\r\n")
         # the end of the last line that holds something is not one of them
         size = text.find(b"\n", len(lines)) + 1 if lines else 0
         empty = text[size:]
         if size:
-            yield TextBlock(np.frombuffer(bytearray(text[:size]), np.uint8), block.done)
+            span = (first, block.span[1] - len(empty))
+            yield TextBlock(np.frombuffer(bytearray(text[:size]), np.uint8), block.done, span)
 
 
 def _ends_empty(text: NDArray[np.uint8]) -> bool:
@@ -151,7 +183,7 @@ def _with_units(blocks: Iterator[TextBlock], delimiter: bytes) -> Iterator[TextB
     """Blocks whose delimiter of several bytes is replaced by one that is a single byte."""
     for block in blocks:
         text = block.text.tobytes().replace(delimiter, UNIT.encode())
-        yield TextBlock(np.frombuffer(bytearray(text), np.uint8), block.done)
+        yield block._replace(text=np.frombuffer(bytearray(text), np.uint8))
 
 
 def _split(
@@ -161,7 +193,9 @@ def _split(
     for block in blocks:
         pieces = _pieces(block.text, len(schema.columns))
         parts = map(split_text, itertools.repeat(schema), pieces)
-        yield RowBlock((with_constants(part, keys) for part in parts), block.done)
+        lines = int(np.count_nonzero(block.text == 10))
+        fields = (with_constants(part, keys) for part in parts)
+        yield RowBlock(fields, block.done, lines, block.span)
 
 
 def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]]:
@@ -193,9 +227,26 @@ def _framed(path: Path, file: "FrameFile", schema: Schema, keys: Mapping[str, st
     columns = {name: names[name] for name in reader.columns if name in names}
     constants = [pl.lit(keys[name]).alias(name) for name in reader.columns if name in keys]
 
-    def blocks() -> Iterator[RowBlock]:
-        for rows in file.batches(columns):
-            fields = reader.fields(rows.frame.with_columns(constants).select(reader.columns))
-            yield RowBlock(iter((fields._replace(faults=[*rows.faults]),)), rows.done)
+    def block_of(rows: "FrameRows", first: int) -> RowBlock:
+        frame = rows.frame.with_columns(constants).select(reader.columns)
 
-    return Source(reader.parser, blocks(), unit="row")
+        def parts() -> Iterator[Fields]:
+            yield reader.fields(frame)._replace(faults=[*rows.faults])
+
+        return RowBlock(parts(), rows.done, frame.height, (first, first + frame.height))
+
+    def blocks() -> Iterator[RowBlock]:
+        first = 0
+        for rows in file.batches(columns):
+            yield block_of(rows, first)
+            first += rows.frame.height
+
+    # only some kinds of file can be entered anywhere
+    rows_between = getattr(file, "rows_between", None)
+
+    def reread(span: tuple[int, int]) -> RowBlock:
+        assert rows_between is not None
+        return block_of(rows_between(columns, *span), span[0])
+
+    direct = rows_between is not None
+    return Source(reader.parser, blocks(), unit="row", reread=reread if direct else None)

@@ -246,6 +246,15 @@ def open_paths(
     """
     error: NeocpuError | None = None
     converted_files: dict[str, list[str]] = {}
+    opened: dict[str, Dataset] = {}
+    if config.readers.count and "train" in sources:
+        from neocpu.train.before.raw_train import open_raw_train
+
+        labels = more_labels(config)
+        config, raw = open_raw_train(config, comm, sources["train"], labels, tell)
+        if raw is not None:
+            opened["train"] = raw
+            sources = {name: files for name, files in sources.items() if name != "train"}
     folders = copy_folders(comm, out)
     if comm.rank == 0:
         try:
@@ -269,7 +278,9 @@ def open_paths(
     try:
         label = config.data.label
         further_labels = more_labels(config)
-        datasets = {name: Dataset(files, label, further_labels) for name, files in readable.items()}
+        datasets = opened | {
+            name: Dataset(files, label, further_labels) for name, files in readable.items()
+        }
         _check_alike(datasets)
         if comm.rank == 0:
             # it may read whole columns, so one rank does it for all
@@ -278,8 +289,8 @@ def open_paths(
         error = problem
     comm.agree(error)
     refuse_different(comm, datasets)
-    for name, data in datasets.items():
-        tell_of(name, data, sources[name], tell)
+    for name in sources:
+        tell_of(name, datasets[name], sources[name], tell)
     return Splits(config, comm, _parts(config, datasets))
 
 

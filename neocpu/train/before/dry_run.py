@@ -70,6 +70,10 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
         if warning := beyond_home(run, range(ranks)):
             yield warning
     yield _time_line(config, plan, data, steps, out)
+    if config.readers.count:
+        from neocpu.train.before.reader_rate import readers_line  # and parsers
+
+        yield readers_line(config, _seconds(config, plan, data, out)[0])
 
 
 def _expected(config: Config) -> tuple[ExpectedData | None, str]:

@@ -23,7 +23,7 @@ from neocpu.core.paths import absolute_paths, place_logs, place_paths, refuse_mi
 from neocpu.core.presets import MODELS, model_path, path_of
 from neocpu.core.records import Limits, Reader, apply_override, toml_tree
 from neocpu.core.types import Tree
-from neocpu.ingest.settings import DataConfig, feature_names
+from neocpu.ingest.settings import DataConfig, ReadersConfig, feature_names
 from neocpu.parallel.exchange.wire_formats import WiresConfig
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.sharding.plan import choose_schemes, is_plan_file
@@ -77,6 +77,7 @@ class Config:
     memory: MemoryConfig
     checkpoint: CheckpointConfig
     wires: WiresConfig = field(default_factory=WiresConfig)
+    readers: ReadersConfig = field(default_factory=ReadersConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     logical: tuple[TableSpec, ...] = ()
     compositions: tuple[Composition, ...] = ()
@@ -173,6 +174,7 @@ SECTIONS: dict[str, type] = {
     "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
     "wires": WiresConfig,
+    "readers": ReadersConfig,
     "search": SearchConfig,
 }
 # what keys may be whose records do not know it: they are shared by two sections, or stand below
@@ -334,6 +336,8 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
             "training.roll_back_rate", f"{training.roll_back_rate} must be above 0, and 1 at most"
         )
     _check_data(reader, config)
+    for key, why in config.readers.faults(data):
+        raise reader.wrong(f"readers.{key}", why)
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):

@@ -4,6 +4,8 @@ Between measurements a line on the last batches, which costs next to nothing (`t
 `eval.every_steps` steps and at the end these batches in full, and the splits.
 """
 
+from collections.abc import Callable
+
 from neocpu.core.types import Tree
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
@@ -25,7 +27,8 @@ class Measurements:
     """The measurements of a run.
 
     Attributes: log, of lines in between; patience, the count of measurements that got no better;
-    calibration, by split, of its newest measurement.
+    calibration, by split, of its newest measurement; reading, says how the reading of batches gets
+    on (`BatchSchedule.state`).
     """
 
     def __init__(self, config: Config, comm: Comm, report: RunReport, clock: StepClock) -> None:
@@ -37,6 +40,7 @@ class Measurements:
         self.patience = Patience(config.training.patience, metric)
         self.calibration: dict[str, dict[str, object]] = {"reliability": {}, "deciles": {}}
         self.log = TrainLog(config.training.log_every, loss, WINDOW, clock)
+        self.reading: Callable[[], dict[str, object]] = dict
         self._window = Window(WINDOW)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
 
@@ -57,7 +61,7 @@ class Measurements:
         metrics = self.log.metrics(self._comm)
         if spike := self.log.spike():
             self._report.tell(f"warning: {spike}")
-        pace = self.log.pace(step) | world.step.soundness.norms()
+        pace = self.log.pace(step) | world.step.soundness.norms() | self.reading()
         self._report.note(self._pace_text(step, pace))
         self._report.metrics(step, samples, "train", metrics, pace, shown=False)
 

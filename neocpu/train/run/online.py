@@ -227,6 +227,15 @@ class OnlineSchedule(BatchSchedule):
         return loader
 
 
+def refuse_readers(config: Config, command: str) -> None:
+    """Raise ConfigError for a command whose batches readers do not make."""
+    if config.readers.count:
+        raise ConfigError(
+            f"{config.source}: readers.count: `neocpu {command}` reads by itself; leave it out, or "
+            "--set readers.count=0"
+        )
+
+
 class OnlineTrainer(Trainer):
     """A run over files as they come; `files` : raw logs or datasets, in their order.
 
@@ -253,6 +262,7 @@ class OnlineTrainer(Trainer):
         """Open the files, and find where in them the run is."""
         config = self.config
         tell = self.report.tell
+        refuse_readers(config, "online")
         if config.data.split:
             raise ConfigError(
                 f"{config.source}: data.split: every file is measured before it is trained on; "

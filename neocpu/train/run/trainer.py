@@ -1,8 +1,7 @@
 """How does a run go from a config to a digest?
 
 It opens the data, makes a plan, checks that there is room, compiles the kernels, builds the objects
-of this rank and loads the newest checkpoint; then it takes steps, and sums up. `Trainer.run` tells
-that story; its parts are files of this folder. What one step does is in `step.py`.
+of this rank; then it takes steps, and sums up. `Trainer.run` tells that story (`step.py`: a step).
 """
 
 import gc
@@ -90,6 +89,7 @@ class Trainer:
         self.steps_taken = 0
         self.samples = 0
         self.world: World | None = None
+        self._batches: BatchSchedule | None = None
         self._rebuild: Callable[[], World] | None = None
         self._recovery: Recovery | None = None
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
@@ -102,11 +102,7 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train to the end of the configured steps; the summary, as `run.json` has it.
 
-        Raises
-        ------
-        NeocpuError : of the kinds of `neocpu.core.errors`, on every rank. Stopped : a signal ended
-        the
-            run early.
+        Raises a NeocpuError (`neocpu.core.errors`) on every rank; Stopped where a signal ended it.
         """
         # libraries built with fast-math set the CPU to flush them, which changes bits
         keep_subnormals()
@@ -128,6 +124,8 @@ class Trainer:
             roam()
             if self._recovery is not None:
                 self._recovery.abandon()
+            if self._batches is not None:
+                self._batches.close()
             # SSD files are closed, and removed, however the run ends
             if self.world is not None:
                 self.world.embedding.tbe.close()
@@ -189,8 +187,12 @@ class Trainer:
 
     def _schedule(self, splits: Splits) -> BatchSchedule:
         """Which batches the run trains on."""
-        training = self.config.training
-        return BatchSchedule(splits.loader("train"), training.epochs, training.steps)
+        limits = (splits.loader("train"), self.config.training.epochs, self.config.training.steps)
+        if not (readers := self.config.readers).count:
+            return BatchSchedule(*limits)
+        from neocpu.train.run.reading import ReaderSchedule  # and sockets, which few runs need
+
+        return ReaderSchedule(*limits, self.comm, readers, self.report.tell)
 
     def _prepare(self, splits: Splits) -> tuple[World, BatchSchedule]:
         """Plan, check that there is room, compile, and build the objects of this rank."""
@@ -202,7 +204,8 @@ class Trainer:
         memory = memory_plan(config, plan, pooling, row_folder(self.out))
         # before room is looked at: they would count as taken
         remove_row_files(self.out, comm)
-        schedule = self._schedule(splits)
+        schedule = self._batches = self._schedule(splits)
+        self._measurements.reading = schedule.state
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         # before anything is allocated: a rank that is killed for memory says nothing
         huge = check_room(planned, comm, self.report.tell)
@@ -270,7 +273,6 @@ class Trainer:
         stop: StopSignal,
     ) -> None:
         """All steps, with measurements and checkpoints in between."""
-        total = schedule.total_steps
         measure_every = self.config.eval.every_steps
         batches = schedule.batches(self.steps_taken)
         early = look_ahead(world.embedding.env.memory, self.config.memory)
@@ -278,8 +280,8 @@ class Trainer:
         self._measurements.log.begin(self.steps_taken, self._mishaps.scaled(self.config.optimizer))
         if self._mishaps.rolls_back and not self.steps_taken:
             recovery.save(0)  # else there is nothing to go back to before the first checkpoint
-        with self.report.progress(total, self.steps_taken) as advance:
-            while self.steps_taken < total and not self._patience.ended:
+        with self.report.progress(schedule.total_steps, self.steps_taken) as advance:
+            while self.steps_taken < schedule.total_steps and not self._patience.ended:
                 recovery.poll(self.steps_taken)
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
@@ -304,7 +306,7 @@ class Trainer:
                     raise Stopped(signal, self.steps_taken)
                 self._before_step(world, recovery)
                 advance(*self._step(steps))
-                if self.steps_taken == total:
+                if self.steps_taken == schedule.total_steps:
                     return  # the summary measures and saves
                 if measure_every and self.steps_taken % measure_every == 0:
                     self._measure(world, splits, ("valid",))
@@ -366,8 +368,6 @@ class Trainer:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
         return self._measurements.measure(self.steps_taken, self.samples, world, splits, names)
 
-    # ---- after the last step ----
-
     def _finish(self, world: World, splits: Splits, recovery: Recovery) -> dict[str, object]:
         """Measure, write the last checkpoint, and sum up."""
         require_subnormals()  # no library changed the arithmetic meanwhile
@@ -389,12 +389,12 @@ class Trainer:
         summary |= verdict(self.config, splits, metrics, self.comm, self.report.tell)
         summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
+        summary |= self._batches.report() if self._batches is not None else {}
         if restarts := restarts_of(self.out):
             summary["restarts"] = restarts
         if self._machine is not None:
             from neocpu.train.watch.on_machine import report_on_machine
 
-            per_node = self.comm.ranks_per_node
-            summary["machine"] = report_on_machine(self._machine, traffic, per_node)
+            summary["machine"] = report_on_machine(self._machine, traffic, self.comm.ranks_per_node)
         self.report.finish(summary)
         return summary

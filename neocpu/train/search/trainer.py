@@ -22,6 +22,7 @@ from neocpu.train.before.beginning import Beginning
 from neocpu.train.before.datasets import Splits
 from neocpu.train.config.config import Config
 from neocpu.train.run.measurements import WINDOW
+from neocpu.train.run.online import refuse_readers
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.search.cost import CostInputs, ModelCost, hard
@@ -64,6 +65,7 @@ class SearchTrainer(Trainer):
 
     def __init__(self, config: Config, comm: Comm | None, out: str | Path, **options: Any) -> None:
         super().__init__(config, comm, out, **options)
+        refuse_readers(config, "search")
         self.space: Space = space_of(config)
         self._plain = config  # that the found config is written from
         self._opened: Splits | None = None  # before the train samples are cut

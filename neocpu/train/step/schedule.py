@@ -46,6 +46,17 @@ class BatchSchedule:
             yield from islice(self.loader.batches(epoch, first), total - step)
             step += self.loader.steps_per_epoch - first
 
+    def state(self) -> dict[str, object]:
+        """How reading gets on, for a line of metrics.jsonl."""
+        return {}
+
+    def report(self) -> dict[str, object]:
+        """What reading took, for the summary. Collective."""
+        return {}
+
+    def close(self) -> None:
+        """No more batches are asked for."""
+
 
 # what ranks tell each other before a step: nothing (0), or the largest of these
 LOG_DUE = 1  # rank 0 wants a line on training

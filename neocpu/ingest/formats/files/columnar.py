@@ -9,6 +9,8 @@ from neocpu.core.errors import DataError
 from neocpu.ingest.formats.files.columnar_probe import SLAB, scan, trouble
 from neocpu.ingest.formats.files.frame_file import ROWS, FrameRows, Hint, readable
 
+AHEAD = 1 << 16  # rows read at once where those of a block follow the block before
+
 
 class Columnar:
     """A file of columns that polars reads: a `FrameFile`.
@@ -25,15 +27,28 @@ class Columnar:
         self.rows: int | None = int(self._frame.select(pl.len()).collect().item())
         self.hints: Mapping[str, Hint] = {}
         self.offered = list(self.types)
+        self._ahead = (0, pl.DataFrame())  # rows that were read last, and the number of their first
+
+    def rows_between(self, columns: Mapping[str, str], first: int, last: int) -> FrameRows:
+        """Rows [first, last) of columns, as `batches` has them."""
+        begin, frame = self._ahead
+        if not begin <= first < last <= begin + frame.height:
+            # whoever reads on will read on; other rows are read alone
+            size = AHEAD if first == begin + frame.height else last - first
+            begin, frame = self._ahead = first, self._slab(columns, first, max(size, last - first))
+        return FrameRows(frame.slice(first - begin, last - first), 0)
+
+    def _slab(self, columns: Mapping[str, str], first: int, rows: int) -> pl.DataFrame:
+        chosen = [pl.col(name).alias(alias) for alias, name in columns.items()]
+        with readable(self.path, f"rows from {first + 1}"):
+            return self._frame.slice(first, rows).select(chosen).collect()
 
     def batches(self, columns: Mapping[str, str]) -> Iterator[FrameRows]:
         """The rows of columns: their names in the frames -> in the file."""
         size = self.path.stat().st_size
-        chosen = [pl.col(name).alias(alias) for alias, name in columns.items()]
         rows = self.rows or 0
         for first in range(0, rows, SLAB):
-            with readable(self.path, f"rows from {first + 1}"):
-                slab = self._frame.slice(first, SLAB).select(chosen).collect()
+            slab = self._slab(columns, first, SLAB)
             for offset in range(0, slab.height, ROWS):
                 part = slab.slice(offset, ROWS)
                 yield FrameRows(part, size * (first + offset + part.height) // rows)

@@ -221,6 +221,17 @@ def as_utf8(path: Path, stream: ByteStream, encoding: str) -> Callable[[int], by
     return read
 
 
+def text_start(path: Path, encoding: str) -> int:
+    """Where the text of a file begins, if its bytes are those of the file; -1: they are not, as the
+    file is compressed or in another encoding.
+    """
+    with open(path, "rb") as file:
+        start = file.read(16)
+    if encoding or compression_of(start) or start.startswith(UTF16):
+        return -1
+    return len(UTF8_MARK) if start.startswith(UTF8_MARK) else 0
+
+
 def _decoded(
     path: Path, decoder: codecs.IncrementalDecoder, chunk: bytes, encoding: str, *, final: bool
 ) -> str:

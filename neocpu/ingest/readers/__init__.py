@@ -1,0 +1,1 @@
+"""How do processes of their own read for the trainers?"""

@@ -1,0 +1,142 @@
+"""How do readers, their master and trainers talk? In frames on TCP connections.
+
+    8 bytes      sizes of the two parts, u32 each
+    JSON         a note, and the dtypes and shapes of arrays
+    arrays       their bytes, one after the other, each begun at a multiple of 64
+
+A frame holds data only: whatever arrives, nothing of it is run. Who connects says the job's token
+before anything else.
+"""
+
+import hmac
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from neocpu.core.types import Elements, JsonObject
+
+ALIGNED = 64  # bytes; kernels are compiled for arrays that begin at whole elements
+SIZES = struct.Struct("<QQ")
+MOST_NOTE = 1 << 30  # bytes of JSON: a damaged size must not ask for any memory
+SECONDS = 10.0  # to connect to one address
+DTYPES = ("float32", "int32", "int64")
+
+Address = tuple[str, int]
+
+
+class Frame(NamedTuple):
+    """What was sent at once."""
+
+    note: JsonObject
+    arrays: list[Elements]
+
+
+def send(connection: socket.socket, note: JsonObject, arrays: Sequence[Elements] = ()) -> None:
+    """Send a frame. Raises OSError where nobody is there any more."""
+    layout = [[str(array.dtype), array.shape] for array in arrays]
+    head = json.dumps({"note": note, "arrays": layout}).encode()
+    parts: list[memoryview | bytes] = []
+    for array in arrays:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        parts += [data.data, bytes(-data.size % ALIGNED)]
+    size = sum(len(part) for part in parts)
+    connection.sendall(SIZES.pack(len(head), size) + head)
+    for part in parts:
+        connection.sendall(part)
+
+
+def receive(connection: socket.socket) -> Frame | None:
+    """The next frame; None where the other side has ended, or sends none."""
+    try:
+        sizes = _bytes(connection, SIZES.size)
+        if sizes is None:
+            return None
+        head_size, size = SIZES.unpack(sizes)
+        head = _bytes(connection, head_size) if head_size <= MOST_NOTE else None
+        if head is None:
+            return None
+        layout = json.loads(bytes(head))
+        expected = sum(_padded(dtype, shape) for dtype, shape in layout["arrays"])
+        if expected != size or not {dtype for dtype, _ in layout["arrays"]} <= {*DTYPES}:
+            return None
+        data = _bytes(connection, size)
+    except (OSError, ValueError, TypeError, KeyError, MemoryError):
+        return None
+    if data is None:
+        return None
+    arrays = []
+    first = 0
+    for dtype, shape in layout["arrays"]:
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays.append(np.frombuffer(data, dtype, count, first).reshape(shape))
+        first += _padded(dtype, shape)
+    return Frame(layout["note"], arrays)
+
+
+def _padded(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of an array in a frame."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def _bytes(connection: socket.socket, size: int) -> bytearray | None:
+    """So many bytes; None where the connection ends before them."""
+    # aligned, as NumPy's arrays are and a bytearray of some KiB need not be
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            return None
+        view = view[count:]
+    return data
+
+
+def connect(addresses: Sequence[Address], token: str) -> socket.socket:
+    """A connection to whoever listens at one of these addresses and knows the token.
+
+    Raises ConnectionError where none is reached.
+    """
+    for address in addresses:
+        with suppress(OSError):
+            connection = socket.create_connection((address[0], address[1]), SECONDS)
+            # another program may listen at that port of another host's address
+            if _meet(connection, token):
+                return connection
+    raise ConnectionError(
+        f"no connection to {', '.join(f'{host}:{port}' for host, port in addresses)}"
+    )
+
+
+def accept(listener: socket.socket, token: str) -> socket.socket | None:
+    """The next connection of somebody who knows the token; None where there is none.
+
+    Raises OSError once the listener is closed.
+    """
+    connection, _ = listener.accept()
+    connection.settimeout(SECONDS)
+    return connection if _meet(connection, token) else None
+
+
+def _meet(connection: socket.socket, token: str) -> bool:
+    """Do both sides know the token? Else the connection is closed."""
+    with suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(token.encode())
+        if hmac.compare_digest(connection.recv(len(token), socket.MSG_WAITALL), token.encode()):
+            connection.settimeout(None)
+            return True
+    connection.close()
+    return False
+
+
+def end(connection: socket.socket) -> None:
+    """Close a connection, or a listener, also for the thread that waits at it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

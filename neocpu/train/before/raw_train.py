@@ -1,0 +1,123 @@
+"""How does a run read its train data where they are? Every rank counts rows of some of the files.
+
+With `readers.count` raw train data are not converted: readers parse them, and the ranks know of
+each file how many rows its blocks have, so that samples have the order of the converted data.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from neocpu.core.errors import ConfigError, DataError, NeocpuError
+from neocpu.ingest.dataset.convert import schema_of
+from neocpu.ingest.dataset.fitting import fit
+from neocpu.ingest.dataset.raw import FileIndex, RawDataset, RawLog, index_of
+from neocpu.ingest.formats.files.folders import all_files
+from neocpu.ingest.formats.files.kinds import kind_of
+from neocpu.ingest.formats.schema import Schema
+from neocpu.parallel.transport.comm import Comm
+from neocpu.train.before.conversions import convert_options
+from neocpu.train.config.config import Config
+from neocpu.train.watch.results import Tell
+
+
+def open_raw_train(
+    config: Config, comm: Comm, sources: Sequence[str], labels: Sequence[str], tell: Tell
+) -> tuple[Config, RawDataset | None]:
+    """The train data of a run with readers, not converted; None where they are converted already.
+    And the config, with the numbers that its schema takes from them. Collective.
+
+    labels : that are read besides the first.
+
+    Raises DataError and ConfigError on all ranks.
+    """
+    # one rank looks: others may see another state of a folder
+    names = json.loads(comm.on_first_rank(lambda: json.dumps(_raw_files(sources)).encode()))
+    if not names:
+        return config, None
+    paths = [Path(name) for name in names]
+    numbers = json.loads(comm.on_first_rank(lambda: json.dumps(_fitted(config, paths)).encode()))
+    if numbers is not None:
+        config = replace(config, data=replace(config.data, schema=numbers))
+    tell(f"train: counting the rows of {len(paths):,} raw files, which readers will parse")
+    error: NeocpuError | None = None
+    dataset: RawDataset | None = None
+    counted: list[FileIndex] = []
+    try:
+        schema = schema_of(config.data.format, convert_options(config, "train"))
+        _refuse(config, schema)
+        mine = range(comm.rank, len(paths), comm.size)
+        counted = [index_of(paths[number], schema, config.data.on_error) for number in mine]
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    files = _of_all(comm, counted, len(paths))
+    try:
+        on_error = config.data.on_error
+        dataset = RawDataset(RawLog(files, schema, on_error, config.data.label, tuple(labels)))
+        _refuse_order(config, dataset)
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    for index in files:
+        if index.skipped:
+            tell(
+                f"train: {index.skipped:,} malformed lines of {index.path} are skipped, the first: "
+                f"{index.faults[0]}"
+            )
+    return config, dataset
+
+
+def _raw_files(sources: Sequence[str]) -> list[str]:
+    """The files of logs that are all raw; [] where all are converted. Raises DataError."""
+    paths = all_files(sources)
+    raw = [kind_of(path) != "hdf5" for path in paths]
+    if any(raw) and not all(raw):
+        raise DataError(
+            f"{paths[raw.index(True)]} is raw and {paths[raw.index(False)]} is converted; readers "
+            "take one or the other"
+        )
+    return [str(path) for path in paths if any(raw)]
+
+
+def _fitted(config: Config, paths: Sequence[Path]) -> dict[str, object] | None:
+    """The tree of a schema with its numbers, where it takes some from the data; else None."""
+    schema = schema_of(config.data.format, convert_options(config, "train"))
+    if not schema.unfitted:
+        return None
+    tree = fit(schema, paths).tree
+    return None if tree is None else dict(tree)
+
+
+def _of_all(comm: Comm, counted: Sequence[FileIndex], files: int) -> tuple[FileIndex, ...]:
+    """The counts of all files, of which each rank has every so many-th."""
+    texts = comm.allgather_bytes(json.dumps([asdict(index) for index in counted]).encode())
+    by_rank = [[FileIndex(**index) for index in json.loads(text)] for text in texts]
+    return tuple(by_rank[number % comm.size][number // comm.size] for number in range(files))
+
+
+def _refuse(config: Config, schema: Schema) -> None:
+    """Raise ConfigError for what only a conversion can do."""
+    why = ""
+    if config.data.rows_by == "vocabulary" and not config.data.vocabulary:
+        why = 'data.rows_by = "vocabulary" counts codes; name a data set in data.vocabulary'
+    if config.memory.warm:
+        why = "memory.warm counts codes; leave it out"
+    if schema.session:
+        why = f"data.schema.session = {schema.session!r} moves rows; leave it out"
+    if why:
+        raise ConfigError(
+            f"{config.source}: readers.count reads raw logs as they are, but {why}, or convert the "
+            "log first: `neocpu data convert`"
+        )
+
+
+def _refuse_order(config: Config, dataset: RawDataset) -> None:
+    """Raise ConfigError for a file read from its start whose samples would be shuffled."""
+    if config.data.shuffle and (path := dataset.sequential) is not None:
+        raise ConfigError(
+            f"{config.source}: data.shuffle: samples of {path} cannot be read in another order "
+            "than its own, as it is compressed or of a kind without an index; set data.shuffle = "
+            "false, unpack it (or write Parquet), or convert it first: `neocpu data convert`"
+        )

@@ -1,0 +1,258 @@
+"""Who reads the batches of a run? The ranks themselves, or readers: processes that they start.
+
+    files ──► reader ──┐  pieces of splits     queue of rank 0 ──► steps
+    files ──► reader ──┤  (frames on TCP)      queue of rank 1 ──► steps
+                ▲      └─►                          │
+                └── next split ── master (rank 0) ◄─┘ how far each trainer is
+
+Readers are no ranks: MPI ends all of them when one dies. Each is a child of the rank on whose host
+it reads, and connects to the master and all trainers by the addresses that ranks told each other.
+"""
+
+import itertools
+import json
+import secrets
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+
+from neocpu.core.types import JsonObject
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.raw import RawDataset, RawLog
+from neocpu.ingest.loader import Batch
+from neocpu.ingest.readers.frames import Address, connect, end, send
+from neocpu.ingest.readers.master import Master
+from neocpu.ingest.readers.pieces import Split
+from neocpu.ingest.readers.queue import BatchQueue
+from neocpu.ingest.readers.reader import ConvertedLog, ReaderJob, start
+from neocpu.ingest.settings import ReadersConfig
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.watch.asking import own_addresses
+from neocpu.tables.specs.specs import bags
+from neocpu.train.step.schedule import BatchSchedule
+from neocpu.train.watch.results import Tell
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class ReaderSchedule(BatchSchedule):
+    """The batches of a run that readers make; in the order, and with the bits, of those of the
+    loader.
+    """
+
+    comm: Comm
+    readers: ReadersConfig
+    tell: Tell
+    _sessions: list["Session"] = field(default_factory=list)
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """As of `BatchSchedule`. Collective; readers start now."""
+        self.close()
+        splits = self._splits(step)
+        session = Session(self, splits)
+        self._sessions.append(session)
+        return self._told(session)
+
+    def _told(self, session: "Session") -> Iterator[Batch]:
+        batches = session.queue.batches()
+        while True:
+            with self.comm.span("wait for readers"):
+                batch = next(batches, None)
+            for text in session.news():
+                self.tell(text)
+            if batch is None:
+                return
+            yield batch
+
+    def _splits(self, step: int) -> Iterator[tuple[Split, JsonObject]]:
+        """The splits of the batches after the first `step` steps."""
+        number = itertools.count()
+        rows = self.loader.dataset.rows
+        size = self.loader.batch_size
+        epoch, first_step = divmod(step, self.loader.steps_per_epoch)
+        last_epoch, last_step = divmod(self.total_steps, self.loader.steps_per_epoch)
+        while (epoch, first_step) < (last_epoch, last_step):
+            begin = first_step * size
+            stop = rows if epoch < last_epoch else last_step * size
+            bounds = self.loader.order(epoch).bounds(self.readers.split).tolist()
+            for first, last in itertools.pairwise(bounds):
+                if max(first, begin) < min(last, stop):
+                    first = max(first, begin)
+                    yield Split(next(number), epoch, first, min(last, stop), rows), {}
+            epoch += 1
+            first_step = 0
+
+    def state(self) -> dict[str, object]:
+        """How many splits were there when this rank took one, and how long it waited for them."""
+        if not self._sessions:
+            return {}
+        counts = self._sessions[-1].queue.counts
+        return {
+            "reader_depth": counts.depth / max(counts.splits, 1),
+            "reader_wait_seconds": counts.waited,
+        }
+
+    def report(self) -> dict[str, object]:
+        """What readers did, and how long trainers waited for them. Collective."""
+        if not self._sessions:
+            return {}
+        session = self._sessions[-1]
+        counts = session.queue.counts
+        own = [counts.waited, counts.depth / max(counts.splits, 1), counts.most_bytes]
+        ranks = [json.loads(text) for text in self.comm.allgather_bytes(json.dumps(own).encode())]
+        waited, depth, most = zip(*ranks)
+        return {
+            "readers": {
+                "count": self.readers.count,
+                "waited_seconds": max(waited),
+                "depth": sum(depth) / len(depth),
+                "queue_bytes": max(most),
+                "by_reader": session.by_reader(),
+            }
+        }
+
+    def close(self) -> None:
+        """End the readers."""
+        for session in self._sessions:
+            session.close()
+
+
+class Session:
+    """The readers of one pass through the batches of a run. Collective; attribute: queue."""
+
+    def __init__(
+        self, schedule: ReaderSchedule, splits: Iterator[tuple[Split, JsonObject]]
+    ) -> None:
+        comm = schedule.comm
+        loader = schedule.loader
+        readers = schedule.readers
+        near = bool((comm.nodes == comm.nodes[0]).all())
+        listener = socket.create_server((LOOPBACK if near else "", 0), backlog=256)
+        master = socket.create_server((LOOPBACK if near else "", 0), backlog=256)
+        own = {
+            "token": secrets.token_hex(16),
+            "trainer": _addresses(listener, near),
+            "master": _addresses(master, near),
+        }
+        told = [json.loads(text) for text in comm.allgather_bytes(json.dumps(own).encode())]
+        self._token: str = told[0]["token"]
+        self._master_addresses: list[Address] = told[0]["master"]
+        self._closed = False
+        self.queue = BatchQueue(
+            listener,
+            self._token,
+            replace(loader.share, rank=comm.rank),
+            tuple(bag.key for bag in bags(loader.tables)),
+            loader.reading.groups,
+        )
+        self._master: Master | None = None
+        if comm.rank == 0:
+            self._master = Master(
+                master,
+                self._token,
+                splits,
+                (readers.count, comm.size),
+                readers.splits_ahead,
+                readers.slow_after,
+            )
+        else:
+            end(master)
+        self.queue.follow(self._master_addresses)
+        trainers = [each["trainer"] for each in told]
+        self._processes = [
+            self._start(schedule, number, trainers)
+            for number in range(readers.count)
+            # spread over ranks, and so over hosts
+            if number * comm.size // readers.count == comm.rank
+        ]
+
+    def _start(
+        self, schedule: ReaderSchedule, number: int, trainers: list[list[Address]]
+    ) -> "subprocess.Popen[bytes]":
+        """Start a reader, and a thread that waits for its end."""
+        loader = schedule.loader
+        name = f"reader {number} on {socket.gethostname()}"
+        job = ReaderJob(
+            number=number,
+            name=name,
+            token=self._token,
+            master=self._master_addresses,
+            trainers=trainers,
+            log=_log_of(loader.dataset),
+            span=loader.dataset.span,
+            tables=loader.tables,
+            share=loader.share,
+            reading=loader.reading,
+            needs=loader.needs,
+            weight=loader.weight,
+        )
+        process = start(job)
+        threading.Thread(
+            target=self._wait, args=(process, number, name), name="readers", daemon=True
+        ).start()
+        return process
+
+    def _wait(self, process: "subprocess.Popen[bytes]", number: int, name: str) -> None:
+        """Say that a reader ended; the master knows of those that said so themselves."""
+        status = process.wait()
+        if self._closed:
+            return
+        with suppress(OSError):
+            master = connect(self._master_addresses, self._token)
+            send(master, {"ended": number, "name": f"{name} (exit status {status})"})
+            end(master)
+
+    def news(self) -> list[str]:
+        """What happened to readers since the last call, on rank 0."""
+        return self._master.told() if self._master is not None else []
+
+    def by_reader(self) -> list[dict[str, object]]:
+        """What each reader did, on rank 0."""
+        states = self._master.readers if self._master is not None else {}
+        return [asdict(states[number]) for number in sorted(states)]
+
+    def close(self) -> None:
+        """End readers, connections and threads."""
+        self._closed = True
+        self.queue.close()
+        if self._master is not None:
+            self._master.close()
+        for process in self._processes:
+            process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        self._processes = []
+
+
+def reader_line(summary: JsonObject) -> str:
+    """What the readers of a run did, and whether trainers waited for them."""
+    readers = summary["readers"]
+    by_reader = [each for each in readers["by_reader"] if each["seconds"]]
+    rates = [f"{each['samples'] / each['seconds']:,.0f}" for each in by_reader]
+    waited = readers["waited_seconds"]
+    share = waited / (summary["seconds"] or 1)
+    return (
+        f"{readers['count']} readers, at work {', '.join(rates)} samples/s; trainers waited "
+        f"{waited:.2f} s for them ({100 * share:.1f} % of the steps' time); queues of "
+        f"{readers['depth']:.1f} splits, {readers['queue_bytes'] / 2**20:,.1f} MiB at most"
+    )
+
+
+def _addresses(listener: socket.socket, near: bool) -> list[Address]:
+    """Where others reach a listener of this host."""
+    port = listener.getsockname()[1]
+    names = [] if near else own_addresses()
+    return [(name, port) for name in [*names, LOOPBACK]]
+
+
+def _log_of(dataset: Dataset) -> RawLog | ConvertedLog:
+    """What a reader opens the samples of a run by."""
+    if isinstance(dataset, RawDataset):
+        return dataset.log
+    paths = tuple(str(path) for path in dataset.paths)
+    return ConvertedLog(paths, dataset.label, tuple(dataset.more_labels))

@@ -1,0 +1,398 @@
+"""Do readers deliver the batches of the direct loader, bit for bit, whatever happens to them?"""
+
+import gzip
+import itertools
+import re
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import small_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neocpu.core.errors import ConfigError, DataError
+from neocpu.ingest.dataset.convert import convert
+from neocpu.ingest.dataset.convert_options import ConvertOptions
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.raw import RawLog, index_of
+from neocpu.ingest.formats import readers, sources
+from neocpu.ingest.formats.table import table_schema
+from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
+from neocpu.ingest.readers import frames, reader
+from neocpu.ingest.settings import ReadersConfig
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before import reader_rate as rates
+from neocpu.train.run import reading
+from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.schedule import BatchSchedule
+
+ROWS = 9_001  # three blocks of an epoch's order
+SCHEMA = {
+    "label": {"column": "y", "kind": "number"},
+    "dense": [{"columns": ["x"], "kind": "float", "transform": "none"}],
+    "category": [
+        {"columns": ["user"], "kind": "int"},
+        {"columns": ["tags"], "separator": "|", "weight_separator": ":"},
+    ],
+}
+TABLES = (
+    TableSpec("users", 1000, 4, ("user",)),
+    TableSpec("tags", 50, 4, ("tags",), weighted=True),
+)
+DIRECT = ("csv", "crlf", "parquet", "double", "unended")
+KINDS = (*DIRECT, "gzip", "jsonl")
+
+
+def frame_of(rows, seed=1):
+    draw = np.random.default_rng(seed)
+    tags = [
+        "|".join(f"t{k}:{k}.5" for k in draw.integers(0, 9, n)) for n in draw.integers(0, 4, rows)
+    ]
+    return pl.DataFrame(
+        {
+            "y": draw.integers(0, 2, rows),
+            "x": draw.standard_normal(rows),
+            "user": draw.integers(0, 500, rows),
+            "tags": tags,
+        }
+    )
+
+
+def write(folder: Path, kind: str, rows=ROWS, seed=1) -> Path:
+    """A log in one of the KINDS."""
+    path = folder / f"{rows}-{seed}.{kind}"
+    frame = frame_of(rows, seed)
+    text = frame.write_csv()
+    if kind == "parquet":
+        frame.write_parquet(path, row_group_size=2000)
+    elif kind == "jsonl":
+        frame.write_ndjson(path)
+    elif kind == "gzip":
+        path.write_bytes(gzip.compress(text.encode()))
+    elif kind == "crlf":
+        path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+    elif kind == "double":
+        path.write_text(text.replace(",", "::"))
+    else:
+        path.write_text(text.rstrip("\n") if kind == "unended" else text)
+    return path
+
+
+def tree_of(kind):
+    return {**SCHEMA, "delimiter": "::"} if kind == "double" else SCHEMA
+
+
+def raw_log(paths, kind="csv", on_error="fail"):
+    schema = table_schema(tree_of(kind))
+    return RawLog(tuple(index_of(path, schema, on_error) for path in paths), schema, on_error)
+
+
+class ThreadReader:
+    """Stands for the process of a reader; `serve` : what it does."""
+
+    stdin = None
+
+    def __init__(self, job, serve) -> None:
+        def run() -> None:
+            with suppress(OSError):
+                serve(job)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def wait(self):
+        self._thread.join()
+        return 0
+
+    def kill(self) -> None:
+        """Its connections are closed by now."""
+
+
+@pytest.fixture(autouse=True)
+def reader_threads(monkeypatch):
+    """Readers are threads here, and blocks of text small."""
+    monkeypatch.setattr(reading, "start", lambda job: ThreadReader(job, reader.serve))
+
+    def short(path, encoding=""):
+        return readers.text_blocks(path, 20_000, encoding)
+
+    monkeypatch.setattr(sources, "text_blocks", short)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """Two logs and what they are converted to, by kind."""
+    folder = tmp_path_factory.mktemp("logs")
+    found = {}
+    for kind in KINDS:
+        paths = [write(folder, kind), write(folder, kind, 700, 2)]
+        files = []
+        for path in paths:
+            files.append(path.with_name(f"{path.name}.h5"))
+            convert([path], files[-1], "table", ConvertOptions(schema=tree_of(kind)))
+        found[kind] = (paths, files)
+    return found
+
+
+def arrays_of(batch):
+    kjt = batch.sparse
+    yield from (batch.dense, batch.labels, kjt.lengths, kjt.values, kjt.weights)
+
+
+def assert_same(direct, batches):
+    count = 0
+    for one, other in itertools.zip_longest(direct, batches):
+        for name in ("samples", "epoch", "step", "first"):
+            assert getattr(one, name) == getattr(other, name)
+        for expected, array in zip(arrays_of(one), arrays_of(other)):
+            assert expected.dtype == array.dtype and np.array_equal(expected, array)
+            assert array.flags.aligned
+        count += 1
+    return count
+
+
+def both(files, dataset, size, shuffle, limits, keys, step=0):
+    """A body that compares the batches of the loader with those of readers on each rank."""
+
+    def body(comm):
+        share = BatchShare(size, 4, comm.rank, comm.size)
+        order = Reading(seed=3, shuffle=shuffle, depth=0)
+        needs = Needs(1)
+        direct = BatchSchedule(Loader(Dataset(files), TABLES, share, order, needs), *limits)
+        told = []
+        read = reading.ReaderSchedule(
+            Loader(dataset.open(), TABLES, share, order, needs), *limits, comm, keys, told.append
+        )
+        try:
+            count = assert_same(direct.batches(step), read.batches(step))
+            return count, told, read.report()["readers"]
+        finally:
+            read.close()
+
+    return body
+
+
+@settings(max_examples=12)
+@given(st.data())
+def test_batches_are_those_of_the_loader(logs, data):
+    shuffle = data.draw(st.booleans())
+    kind = data.draw(st.sampled_from(DIRECT if shuffle else KINDS))
+    paths, files = logs[kind]
+    keys = ReadersConfig(
+        count=data.draw(st.integers(1, 3)),
+        split=16 if shuffle else data.draw(st.integers(1, 3)),
+        ahead=data.draw(st.integers(1, 4)),
+    )
+    size = data.draw(st.sampled_from((3, 700, 4096, 20_000)))
+    limits = data.draw(st.sampled_from(((1, 0), (2, 0), (3, 7))))
+    if size == 3:
+        limits = (1, 50)
+    body = both(
+        files, raw_log(paths, kind), size, shuffle, limits, keys, data.draw(st.integers(0, 2))
+    )
+    run_threads(data.draw(st.integers(1, 3)), body)
+
+
+def test_converted_files_are_read_too(logs):
+    _, files = logs["csv"]
+    log = reader.ConvertedLog(tuple(map(str, files)))
+    ((count, _, _),) = run_threads(1, both(files, log, 512, True, (1, 0), ReadersConfig(count=2)))
+    assert count == -(-(ROWS + 700) // 512)
+
+
+def test_the_queue_holds_no_more_than_was_asked_for(logs):
+    paths, files = logs["csv"]
+    keys = ReadersConfig(count=3, split=1, ahead=2)
+    ((_, _, report),) = run_threads(1, both(files, raw_log(paths), 100, False, (2, 0), keys))
+    one = 4096 * 4 * 16  # bytes of a split, about: dense, label, lengths, rows and weights
+    assert 0 < report["queue_bytes"] <= 3 * one
+    assert report["depth"] <= keys.ahead
+
+
+def test_splits_of_a_dead_reader_are_read_by_another(logs, monkeypatch):
+    dead = threading.Event()
+
+    def serve(job):
+        """Reader 0 takes a split, and ends; only then does the other one begin."""
+        if job.number:
+            assert dead.wait(20)
+            reader.serve(job)
+            return
+        with frames.connect(job.master, job.token) as master:
+            frames.send(master, {"reader": job.number, "name": job.name})
+            assert "split" in frames.receive(master).note
+        dead.set()
+
+    monkeypatch.setattr(reading, "start", lambda job: ThreadReader(job, serve))
+    paths, files = logs["parquet"]
+    keys = ReadersConfig(count=2, split=1)
+    ((_, told, report),) = run_threads(1, both(files, raw_log(paths), 512, False, (1, 0), keys))
+    assert [state["lost"] for state in report["by_reader"]] == [True, False]
+    assert any("reader 0" in line and "others read its splits" in line for line in told)
+
+
+def test_a_run_whose_readers_all_end_says_so(logs, monkeypatch):
+    monkeypatch.setattr(reading, "start", lambda job: ThreadReader(job, lambda job: None))
+    paths, files = logs["csv"]
+    with pytest.raises(DataError, match="all readers ended, the last was reader"):
+        run_threads(1, both(files, raw_log(paths), 512, False, (1, 0), ReadersConfig(count=2)))
+
+
+def test_the_split_of_a_slow_reader_is_read_by_another_too(logs, monkeypatch):
+    resumed = threading.Event()
+    deliver = reader.deliver
+
+    def late(loader, split, trainers):
+        if threading.current_thread().name == "slow":
+            resumed.wait(20)
+        deliver(loader, split, trainers)
+
+    def serve(job):
+        if job.number == 0:
+            threading.current_thread().name = "slow"
+        reader.serve(job)
+
+    monkeypatch.setattr(reader, "deliver", late)
+    monkeypatch.setattr(reading, "start", lambda job: ThreadReader(job, serve))
+    paths, files = logs["csv"]
+    keys = ReadersConfig(count=2, split=1, slow_after=0.2)
+    try:
+        ((_, told, _),) = run_threads(1, both(files, raw_log(paths), 512, False, (1, 0), keys))
+    finally:
+        resumed.set()
+    assert any("reader 0" in line and "reads too" in line for line in told)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_few_rows(tmp_path, rows):
+    path = write(tmp_path, "csv", rows)
+    target = tmp_path / "log.h5"
+    convert([path], target, "table", ConvertOptions(schema=SCHEMA))
+    body = both([target], raw_log([path]), 512, False, (2, 0), ReadersConfig(count=3))
+    assert [count for count, _, _ in run_threads(2, body)] == [2, 2]
+
+
+def test_faulty_rows(tmp_path):
+    path = write(tmp_path, "csv")
+    lines = path.read_text().splitlines()
+    lines[4000] = "1,not a number,3,"
+    lines[8000] = "1,2"
+    path.write_text("\n".join(lines) + "\n")
+    target = tmp_path / "log.h5"
+    convert([path], target, "table", ConvertOptions(schema=SCHEMA, on_error="skip"))
+    log = raw_log([path], on_error="skip")
+    assert log.files[0].skipped == 2
+    run_threads(1, both([target], log, 512, False, (1, 0), ReadersConfig(count=2, split=1)))
+    message = "csv, line 4001, column x: 'not a number' is not a number"
+    with pytest.raises(DataError, match=message):
+        run_threads(1, both([target], raw_log([path]), 512, False, (1, 0), ReadersConfig(count=2)))
+
+
+def test_a_log_that_changes_is_told(tmp_path):
+    path = write(tmp_path, "csv")
+    dataset = raw_log([path]).open()
+    path.write_text(path.read_text().replace("\n", "\n\n", 5000))
+    with pytest.raises(DataError, match=r"has changed since its rows were counted|line "):
+        dataset.take(np.arange(ROWS))
+    path.write_text("y,x,user,tags\n")
+    with pytest.raises(DataError, match="is shorter than it was"):
+        raw_log([write(tmp_path, "csv", 5, 3)])  # another file is not concerned
+        replace(dataset.log).open().take(np.arange(3))
+
+
+def test_empty_logs_are_refused(tmp_path):
+    path = tmp_path / "empty.csv"
+    path.write_text("y,x,user,tags\n")
+    with pytest.raises(DataError, match="has no rows"):
+        raw_log([path])
+    path.write_text("y,x,user,tags\n1,2\n")
+    with pytest.raises(DataError, match=r"no row is left.*line 2 has 2 columns"):
+        raw_log([path], on_error="skip").open()
+
+
+# ---- runs ----
+
+SCHEMA_TEXT = """
+[data.schema]
+label = { column = "y" }
+[[data.schema.dense]]
+columns = ["x"]
+kind = "float"
+transform = "standard"
+[[data.schema.category]]
+columns = ["user"]
+kind = "int"
+[[data.schema.category]]
+columns = ["tags"]
+separator = "|"
+weight_separator = ":"
+"""
+
+
+def config_of(path, *overrides):
+    text = small_run.CONFIG.replace("one.rows", "user.rows").replace("many.", "tags.")
+    return small_run.config.loads(
+        text + SCHEMA_TEXT,
+        overrides=[
+            f'data.train="{path}"',
+            "data.format=table",
+            "training.batch_size=512",
+            "training.steps=30",
+            *overrides,
+        ],
+    )
+
+
+def digest(config, folder, ranks=1, resume=False):
+    summaries = run_threads(ranks, lambda comm: Trainer(config, comm, folder, resume=resume).run())
+    return summaries[0]["digest"]
+
+
+def test_runs_have_the_digest_of_converted_data(tmp_path):
+    path = write(tmp_path, "csv")
+    expected = digest(config_of(path), tmp_path / "converted")
+    keys = ("readers.count=2", "readers.ahead=3", 'data.deduplicate=["user"]')
+    assert digest(config_of(path, *keys), tmp_path / "read", ranks=2) == expected
+    # in the middle of the second pass, and with other readers
+    half = config_of(path, *keys, "training.steps=25")
+    digest(half, tmp_path / "half")
+    rest = config_of(path, "readers.count=1")
+    assert digest(rest, tmp_path / "half", ranks=2, resume=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides", "message"),
+    [
+        ("gzip", (), "data.shuffle: samples of .* cannot be read in another order"),
+        ("csv", ("data.rows_by=vocabulary",), "counts codes; name a data set in data.vocabulary"),
+        ("csv", ("memory.warm=true",), "memory.warm counts codes"),
+        ("csv", ("data.schema.session=user",), "data.schema.session = 'user' moves rows"),
+    ],
+)
+def test_what_needs_a_conversion_is_refused(tmp_path, kind, overrides, message):
+    path = write(tmp_path, kind)
+    with pytest.raises(ConfigError, match=message):
+        digest(config_of(path, "readers.count=1", *overrides), tmp_path / "out")
+
+
+def test_a_dry_run_says_how_many_are_needed(tmp_path, monkeypatch):
+    config = config_of(write(tmp_path, "csv"), "readers.count=1")
+    text = rates.readers_line(config, 0.0)
+    assert re.match(r"readers: one parses about .* samples/s here \(\d,\d{3} rows measured", text)
+    assert text.endswith("how many a run needs is known once its steps are")
+    monkeypatch.setattr(rates, "reader_rate", lambda config: rates.ReaderRate(1000.0, 10))
+    # 512 samples a step; shuffled, each is parsed twice
+    assert rates.readers_line(config, 0.256).endswith(": 4 readers keep up")
+    assert rates.readers_line(config, 512).endswith(": 1 reader keeps up")
+
+
+def test_a_split_that_cuts_windows_is_refused():
+    with pytest.raises(ConfigError, match=r"readers.split.*shuffled in windows of 16"):
+        config_of("log.csv", "readers.count=1", "readers.split=3")
+    config_of("log.csv", "readers.count=1", "readers.split=3", "data.shuffle=false")
