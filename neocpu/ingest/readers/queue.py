@@ -21,12 +21,14 @@ class QueueCounts:
     """What became of a trainer's queue.
 
     splits : taken so far. depth : sum over them of the splits that were there. waited : seconds
-    that the trainer waited for one. bytes, most_bytes : in the queue now, and at most.
+    that the trainer waited for one, started : for the first, until which readers start. bytes,
+    most_bytes : in the queue now, and at most.
     """
 
     splits: int = 0
     depth: int = 0
     waited: float = 0.0
+    started: float = 0.0
     bytes: int = 0
     most_bytes: int = 0
 
@@ -102,7 +104,11 @@ class BatchQueue:
         with self._changed:
             started = time.monotonic()
             self._changed.wait_for(lambda: number in self._frames or self._is_over(number))
-            counts.waited += time.monotonic() - started
+            seconds = time.monotonic() - started
+            if counts.splits:
+                counts.waited += seconds
+            else:
+                counts.started = seconds
             frame = self._frames.pop(number, None)
             if frame is None:
                 if "error" in self._word:

@@ -108,9 +108,9 @@ def _serve(job: ReaderJob, master: socket.socket, trainers: Sequence[socket.sock
     send(master, {"reader": job.number, "name": job.name})
     loader: Loader | None = None
     while (frame := receive(master)) is not None and "split" in frame.note:
-        started = time.monotonic()
         try:
             loader = loader or job.loader()
+            started = time.monotonic()
             for note in frame.note["files"]:
                 assert isinstance(loader.dataset, RawDataset)
                 loader.dataset.add(FileIndex(**note))

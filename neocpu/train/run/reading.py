@@ -102,14 +102,16 @@ class ReaderSchedule(BatchSchedule):
             return {}
         session = self._sessions[-1]
         counts = session.queue.counts
-        own = [counts.waited, counts.depth / max(counts.splits, 1), counts.most_bytes]
+        depth = counts.depth / max(counts.splits, 1)
+        own = [counts.started, counts.waited, depth, counts.most_bytes]
         ranks = [json.loads(text) for text in self.comm.allgather_bytes(json.dumps(own).encode())]
-        waited, depth, most = zip(*ranks)
+        started, waited, depths, most = zip(*ranks)
         return {
             "readers": {
                 "count": self.readers.count,
                 "waited_seconds": max(waited),
-                "depth": sum(depth) / len(depth),
+                "started_seconds": max(started),
+                "depth": sum(depths) / len(depths),
                 "queue_bytes": max(most),
                 "by_reader": session.by_reader(),
             }
@@ -238,7 +240,8 @@ def reader_line(summary: JsonObject) -> str:
     share = waited / (summary["seconds"] or 1)
     return (
         f"{readers['count']} readers, at work {', '.join(rates)} samples/s; trainers waited "
-        f"{waited:.2f} s for them ({100 * share:.1f} % of the steps' time); queues of "
+        f"{readers['started_seconds']:.1f} s for the first split and {waited:.2f} s for others "
+        f"({100 * share:.1f} % of the steps' time); queues of "
         f"{readers['depth']:.1f} splits, {readers['queue_bytes'] / 2**20:,.1f} MiB at most"
     )
 
