@@ -104,6 +104,20 @@ class Room:
         """End a host with all that runs there, at once."""
         os.kill(self._hosts[number], signal.SIGKILL)
 
+    def network(self, number: int) -> int:
+        """The network of a host, as /proc/PROCESS/ns/net has it."""
+        return os.stat(f"/proc/{self._hosts[number]}/ns/net").st_ino
+
+    def link(self, number: int, up: bool) -> None:
+        """Take the link of a host away, or give it back."""
+        _shell(self._login, f"ip link set link{number} {'up' if up else 'down'}")
+
+    def shape(self, number: int, rate: float) -> None:
+        """Give the link of a host another rate, in both directions; 0: as fast as it goes."""
+        line = f"replace dev {{}} {_shaping(rate)}" if rate else "del dev {} root"
+        _shell(self._login, f"tc qdisc {line.format(f'link{number}')}")
+        _shell(self._hosts[number], f"tc qdisc {line.format('eth0')}")
+
     def sent(self, number: int) -> int:
         """Bytes that a host has sent, as the kernel counts them on its link."""
         return int(self.on_host(number, ["cat", "/sys/class/net/eth0/statistics/tx_bytes"]))
@@ -208,8 +222,7 @@ def _shell(process: int, line: str, *namespaces: str) -> None:
 
 def _connect(login: int, process: int, number: int, rate: float) -> None:
     """Give a host a link to the switch."""
-    burst = max(LEAST_BURST, int(rate / 8 * BURST))
-    shape = f"root tbf rate {rate:.0f}bit burst {burst} latency 50ms"
+    shape = _shaping(rate)
     _shell(
         login,
         f"ip link add link{number} type veth peer name eth0 netns {process};"
@@ -221,6 +234,12 @@ def _connect(login: int, process: int, number: int, rate: float) -> None:
         f"ip addr add {NETWORK}{number + 1}/24 dev eth0; ip link set eth0 up; ip link set lo up"
         + (f"; tc qdisc add dev eth0 {shape}" if rate else ""),
     )
+
+
+def _shaping(rate: float) -> str:
+    """What `tc` calls a link of so many bits a second."""
+    burst = max(LEAST_BURST, int(rate / 8 * BURST))
+    return f"root tbf rate {rate:.0f}bit burst {burst} latency 50ms"
 
 
 def _furnish(process: int, name: str, folder: Path, disks: Sequence[Path]) -> None:

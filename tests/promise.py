@@ -13,6 +13,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from jobs import watched
 from promise_cases import CPUS, FAMILIES, MAIN, RANKS, Case, chosen, other_plan, write_data
+from promise_draws import RANKS as DRAWN_RANKS
+from promise_draws import drawn_cases
 from promise_report import markdown
 
 from neocpu.parallel.transport.launch import mpiexec_command
@@ -29,6 +32,7 @@ from neocpu.parallel.transport.launch import mpiexec_command
 HERE = Path(__file__).resolve().parent
 DIGESTS = HERE / "promise.json"
 REPORT = HERE.parent / "docs" / "promise.md"
+DRAWN_SECONDS = 200.0  # until a way of a drawn config ends, its kernels to be compiled included
 
 
 @dataclass
@@ -104,7 +108,14 @@ def run(launch: Launch, folder: Path, seconds: float = 600.0) -> list[dict[str, 
         **CPUS[launch.cpu],
     }
     log = folder / f"{launch.name}.log"
-    status = watched(command, environment, log, folder / f"{launch.name}.lines", seconds)
+    killed = 0
+    while True:
+        status = watched(command, environment, log, folder / f"{launch.name}.lines", seconds)
+        before = killed
+        killed = len(list((folder / f"{launch.name}.out").glob("*.killed")))
+        # who was killed by a case goes on in a next life
+        if killed == before or status.startswith(("exit status 0", "killed")):
+            break
     records = outcomes(launch, folder)
     if status != "exit status 0" or len(records) < len(launch.cases):
         case = launch.cases[len(records)].name if len(records) < len(launch.cases) else "the end"
@@ -140,6 +151,40 @@ def disagreements(records: Sequence[Mapping[str, Any]], expected: Mapping[str, s
         elif record["metrics"] != metrics[case.family]:
             wrong.append(f"{record['cpu']}, {case.name}: same digest, but other metrics")
     return wrong
+
+
+def run_drawn(
+    seeds: Sequence[int],
+    ways: int,
+    tell: Callable[[str], None],
+    ranks: Sequence[int] = DRAWN_RANKS,
+) -> list[dict[str, Any]]:
+    """So many ways of each drawn config, those that were not refused; a launch that failed is told,
+    with its seed, and the next one begins.
+    """
+    records = []
+    for seed in seeds:
+        with tempfile.TemporaryDirectory(prefix="promise-") as name:
+            folder = Path(name)
+            write_data(folder)
+            started = time.perf_counter()
+            reached: list[dict[str, Any]] = []
+            for launch in schedule({"host": drawn_cases(seed, ways, ranks)}):
+                try:
+                    reached += run(launch, folder, DRAWN_SECONDS)
+                except RuntimeError as error:
+                    tell(f"seed {seed} FAILED: {error}")
+                    reached += outcomes(launch, folder)
+            refused = Counter(record["refused"] for record in reached if record["refused"])
+            reached = [record for record in reached if not record["refused"]]
+            expected = {record["family"]: record["digest"] for record in reversed(reached)}
+            for line in disagreements(reached, expected):
+                tell(f"seed {seed} DIFFERS: {line}")
+            for why, count in refused.items():
+                tell(f"seed {seed}: {count} refused: {why}")
+            tell(f"seed {seed}: {len(reached)} ways, {time.perf_counter() - started:.0f} s")
+            records += reached
+    return records
 
 
 def committed() -> dict[str, str]:
@@ -199,9 +244,15 @@ def main() -> int:
     parser.add_argument(
         "--write", action="store_true", help="replace the committed digests and docs/promise.md"
     )
+    parser.add_argument(
+        "--drawn", metavar="A-B", help="configs drawn from the seeds A to B, and nothing else"
+    )
+    parser.add_argument("--ways", type=int, default=8, help="ways of running each drawn config")
     options = parser.parse_args()
     scope = "quick" if options.quick else "pairwise" if options.pairwise else "full"
     ranks = [int(count) for count in options.ranks.split(",")] if options.ranks else list(RANKS)
+    if options.drawn:
+        return drawn_main(options.drawn, options.ways, ranks if options.ranks else DRAWN_RANKS)
     if options.write and (scope != "full" or options.ranks):
         parser.error("--write records the full product only")
     if options.quick and options.family not in (None, MAIN):
@@ -222,6 +273,22 @@ def main() -> int:
     if options.write and not options.family:
         REPORT.write_text(markdown(records, seconds))
     return 0
+
+
+def drawn_main(seeds: str, ways: int, ranks: Sequence[int]) -> int:
+    """Run drawn configs; 1: some had two digests, or a launch failed."""
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
+    low, _, high = seeds.partition("-")
+    records = run_drawn(range(int(low), int(high or low) + 1), ways, tell, ranks)
+    wrong = sum(" FAILED: " in line or " DIFFERS: " in line for line in lines)
+    configs = len({record["family"] for record in records})
+    print(f"{len(records)} ways of {configs} drawn configs, {wrong} with another digest or none")
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

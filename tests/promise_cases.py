@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.kernels.twins.numbers.philox import splitmix64
 from neocpu.parallel.settings import ALLTOALL_NAMES
 from neocpu.parallel.sharding.schemes import SCHEMES
+
+if TYPE_CHECKING:
+    from promise_draws import Drawn
 
 RANKS = (1, 2, 3, 4, 8)
 THREADS = (1, 2)
@@ -178,6 +182,7 @@ class Family:
     wires: str = ""  # keys of the section [wires]
     # "next": it starts from a model of the first day; "online": both days, file after file
     day: str = ""
+    bound: bool = False  # do ranks, plan and memory decide bits, as rows are narrower in caches?
 
     @property
     def composed(self) -> bool:
@@ -290,12 +295,24 @@ FAMILIES["kinds"] = replace(
 FAMILIES["rows"] = replace(FAMILIES[MAIN], interaction=("dhen", "cat"), rows=True, more=_ATTENTION)
 FAMILIES["next day"] = replace(FAMILIES["adam"], day="next")
 FAMILIES["online"] = replace(FAMILIES["narrow"], day="online")
+DRAWN = "drawn "  # and a seed: the name of a family of `promise_draws.py`
+
+
+def family_of(name: str) -> "Family | Drawn":
+    """The family of this name."""
+    if not name.startswith(DRAWN):
+        return FAMILIES[name]
+    from promise_draws import drawn
+
+    return drawn(int(name.removeprefix(DRAWN)))
 
 
 @dataclass(frozen=True)
 class Case:
     """One run. how: "whole"; "stopped" by a signal and resumed; "elsewhere": resumed from another
-    plan and rank count.
+    plan and rank count; "killed" and resumed (of drawn families only).
+
+    ways : of a drawn family: overrides in place of what other values mean.
     """
 
     family: str
@@ -305,12 +322,35 @@ class Case:
     route: str = "direct"
     how: str = "whole"
     memory: str = "whole"
+    ways: tuple[str, ...] = ()
+
+    @property
+    def learnt(self) -> "Family | Drawn":
+        """The family."""
+        return family_of(self.family)
+
+    @property
+    def sets(self) -> list[str]:
+        """Overrides that say how it is run: its `ways`, else what its other values mean."""
+        if self.ways:
+            return list(self.ways)
+        return [
+            f"parallel.route={self.route}",
+            f"parallel.machine={self.machine}",
+            f"training.pipeline={self.pipeline}",
+            "training.bucket_bytes=0",
+            f"parallel.alltoall={self.alltoall}",
+            f"parallel.towers={str(self.towers).lower()}",
+            f"parallel.planner={PLANNERS[self.threads]}",
+            *MEMORIES[self.memory],
+            *self.once,
+        ]
 
     @property
     def stop(self) -> int:
         """Steps before the interruption."""
         turn = (self.ranks + list(PLANS).index(self.plan)) % (STEPS - 1)
-        return ONLINE_STOPS[turn] if FAMILIES[self.family].day == "online" else 1 + turn
+        return ONLINE_STOPS[turn] if self.learnt.day == "online" else 1 + turn
 
     @property
     def machine(self) -> str:
@@ -328,7 +368,7 @@ class Case:
         """What travels once: equal rows, repeated bags of groups of features; or nothing."""
         number = self.ranks + list(PLANS).index(self.plan) + self.threads
         options = ONCE[number % len(ONCE)]
-        if FAMILIES[self.family].rows:  # lookups of tables that do not pool are no bags
+        if self.learnt.rows:  # lookups of tables that do not pool are no bags
             return tuple(option for option in options if "deduplicate" not in option)
         return options
 
@@ -342,12 +382,15 @@ class Case:
     def towers(self) -> bool:
         """Does each node look up its own tables for all samples? Where no table is on two nodes."""
         even = self.ranks > RANKS_PER_NODE and self.ranks % RANKS_PER_NODE == 0
-        fit = even and self.plan in ON_ONE_NODE and not FAMILIES[self.family].composed
+        fit = even and self.plan in ON_ONE_NODE and not self.learnt.composed
         return fit and HOW.index(self.how) < self.threads
 
     @property
     def name(self) -> str:
         """For people."""
+        if self.ways:
+            way = f"{self.ranks} rank(s), {self.plan}, {self.threads} thread(s), {self.how}"
+            return f"{self.family}: {way}, {' '.join(self.ways)}"
         way = (
             f"{self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), memory "
             f"{self.memory}, pipeline {self.pipeline}, {self.alltoall}, {self.how}"
@@ -492,8 +535,8 @@ def _vocabulary(name: str, day: int) -> np.ndarray:
     return codes[::-1].astype(np.uint64 if name == "b" else np.uint32)
 
 
-def write_file(path: Path, at: int, rows: int, day: int = 0) -> None:
-    """One file of samples; with a day, its features have vocabularies."""
+def write_file(path: Path, at: int, rows: int, day: int = 0, poisoned: bool = False) -> None:
+    """One file of samples; with a day, its features have vocabularies; poisoned: it has a NaN."""
     features = [
         FeatureColumn("a"),
         FeatureColumn("b", "uint64", hotness=0),
@@ -504,6 +547,8 @@ def write_file(path: Path, at: int, rows: int, day: int = 0) -> None:
     dense = (_below(at, 5 * rows, 4001) - 2000).reshape(rows, 5) * np.ldexp(
         1.0, [-10, -30, -11, -4, -60]
     )
+    if poisoned:
+        dense[rows // 2, 1] = np.nan
     lengths = [_below(at + 1 + i, rows, bound) for i, bound in enumerate((6, 4, 9))]
     lengths[1][_below(at + 4, rows, 2) == 0] = 0
     codes, weights = _weights(at + 5, lengths[2])

@@ -3,7 +3,8 @@ FOLDER JOBS`.
 
 JOBS is a JSON list in FOLDER. Rank 0 writes JOBS.lines, JSON too: first the kind of CPU that
 kernels are compiled for and the floats in its vectors, then for every case what was run, its
-digest, and the seconds.
+digest or why it was refused, and the seconds. A case that is "killed" ends all processes, once;
+started again, they go on with it.
 """
 
 import json
@@ -11,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,16 +26,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from promise_cases import (
     EDITED_WITH_THREADS,
-    FAMILIES,
     MEMORIES,
     ONLINE_STEPS,
-    PLANNERS,
     PLANS,
     RANKS_PER_NODE,
     Case,
     other_plan,
 )
 
+from neocpu.core.errors import NeocpuError, PlanError
 from neocpu.kernels.compile.jit import cpu_kind
 from neocpu.kernels.compile.threads import use_threads
 from neocpu.kernels.simd.tiles import target, tile_shape
@@ -63,7 +64,7 @@ def first_day(case: Case, comm: Comm, folder: Path) -> Path:
     made = comm.allgather_bytes(bytes([out.exists()]))[0] != b"\0"
     if not made:
         config = configs.loads(
-            FAMILIES[case.family].toml(folder, day=1),
+            case.learnt.toml(folder, day=1),
             overrides=["parallel.plan=auto", *MEMORIES[case.memory]],
         )
         train(config, comm, out)
@@ -73,7 +74,7 @@ def first_day(case: Case, comm: Comm, folder: Path) -> Path:
 
 def day_keys(case: Case, comm: Comm, folder: Path) -> list[str]:
     """What the config of a family of several days has besides."""
-    day = FAMILIES[case.family].day
+    day = case.learnt.day
     if day == "next":
         return [f"training.init_from={first_day(case, comm, folder)}"]
     return [f"training.steps={ONLINE_STEPS}"] if day == "online" else []
@@ -82,18 +83,12 @@ def day_keys(case: Case, comm: Comm, folder: Path) -> list[str]:
 def load_config(case: Case, comm: Comm, folder: Path, plan: str) -> configs.Config:
     """The config of a case over the data in `folder`."""
     config = configs.loads(
-        FAMILIES[case.family].toml(folder),
+        case.learnt.toml(folder),
         overrides=[
             *day_keys(case, comm, folder),
-            f"parallel.route={case.route}",
-            f"parallel.machine={case.machine}",
-            f"training.pipeline={case.pipeline}",
-            "training.bucket_bytes=0",
-            f"parallel.alltoall={case.alltoall}",
-            f"parallel.towers={str(case.towers and plan == case.plan).lower()}",
-            f"parallel.planner={PLANNERS[case.threads]}",
-            *MEMORIES[case.memory],
-            *case.once,
+            *case.sets,
+            # the plan that is chosen for towers
+            *["parallel.towers=false"] * (plan != case.plan),
         ],
     )
     # a pattern that matches no table would be refused: the plan goes through the same checks as a
@@ -142,22 +137,27 @@ class QuickReport(RunReport):
 
 def files_of(case: Case, folder: Path) -> list[str]:
     """The files of an online run; none: it is not one."""
-    online = FAMILIES[case.family].day == "online"
+    online = case.learnt.day == "online"
     return [str(folder / f"day-{day}.h5") for day in (1, 2)] if online else []
 
 
-def stop_at(step: int) -> Any:
-    """A `progress` that sends this process SIGTERM once so many steps are taken."""
+def stop_at(step: int, strike: Callable[[], None]) -> Any:
+    """A `progress` that calls `strike` once so many steps are taken."""
 
     @contextmanager
     def progress(total: int, done: int) -> Iterator[Any]:
         def advance(steps_taken: int, samples: int) -> None:
             if steps_taken == step:
-                os.kill(os.getpid(), signal.SIGTERM)
+                strike()
 
         yield advance
 
     return progress
+
+
+def terminate() -> None:
+    """Ask this process to end."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def train(
@@ -173,15 +173,10 @@ def train(
     stopped, and was.
     """
     lines: list[str] = []
-    report = QuickReport(
-        out, comm.rank, tell=lines.append, progress=stop_at(stop) if stop else None
-    )
+    progress = stop_at(stop, terminate) if stop else None
+    report = QuickReport(out, comm.rank, tell=lines.append, progress=progress)
     try:
-        if files:
-            trainer: Trainer = OnlineTrainer(config, comm, out, files, resume=resume, report=report)
-        else:
-            trainer = Trainer(config, comm, out, resume=resume, report=report)
-        summary = trainer.run()
+        summary = trainer_of(config, comm, out, files, resume, report).run()
     except Stopped:
         assert stop, "nobody sent a signal"
         return {}
@@ -190,6 +185,47 @@ def train(
         not resume or comm.rank or any(text.startswith("resuming from step-") for text in lines)
     ), lines
     return summary
+
+
+def train_killed(
+    config: configs.Config, comm: Comm, out: Path, files: Sequence[str], step: int
+) -> dict[str, Any]:
+    """The summary of a run that goes on in a second life of these processes: in the first, a rank
+    is killed some milliseconds after a step, and all end with it.
+    """
+    note = out.with_suffix(".killed")
+    second = note.exists()
+    processes = [int(number) for number in comm.allgather_bytes(str(os.getpid()).encode())]
+    victim = processes[step % comm.size]
+    milliseconds = int(sha256(str(out).encode()).hexdigest(), 16) % 40
+
+    def strike() -> None:  # on rank 0, which shows how far the run has come
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+        # while ranks go on: in the next step, in a checkpoint, at the end
+        threading.Timer(milliseconds / 1e3, os.kill, (victim, signal.SIGKILL)).start()
+
+    progress = None if second else stop_at(step, strike)
+    report = QuickReport(out, comm.rank, tell=lambda line: None, progress=progress)
+    summary = trainer_of(config, comm, out, files, second, report).run()
+    if not second:
+        time.sleep(60)  # the signal is on its way
+        raise AssertionError("no rank was killed")
+    return summary
+
+
+def trainer_of(
+    config: configs.Config,
+    comm: Comm,
+    out: Path,
+    files: Sequence[str],
+    resume: bool,
+    report: RunReport,
+) -> Trainer:
+    """The trainer of a run, over files as they come if there are any."""
+    if files:
+        return OnlineTrainer(config, comm, out, files, resume=resume, report=report)
+    return Trainer(config, comm, out, resume=resume, report=report)
 
 
 def begin(case: Case, comm: Comm, folder: Path) -> None:
@@ -210,10 +246,17 @@ def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> di
     if case.how == "stopped":
         train(config, comm, out, stop=case.stop, files=files)
     elif case.how == "elsewhere":
-        if comm.rank == 0:
-            shutil.copytree(begun_folder(folder, case, source), out)
+        begun = begun_folder(folder, case, source)
+        if case.ways and not begun.exists():
+            raise PlanError(f"the run that begins on {source} ranks was refused")
         comm.quiet_barrier()
-    summary = train(config, comm, out, resume=case.how != "whole", files=files)
+        if comm.rank == 0:
+            shutil.copytree(begun, out)
+        comm.quiet_barrier()
+    if case.how == "killed":
+        summary = train_killed(config, comm, out, files, case.stop)
+    else:
+        summary = train(config, comm, out, resume=case.how != "whole", files=files)
     metrics = json.dumps(summary["metrics"]["test"], sort_keys=True)
     return {"digest": summary["digest"], "metrics": sha256(metrics.encode()).hexdigest()}
 
@@ -243,29 +286,52 @@ def first_ranks(world: Comm) -> Callable[[int], Comm | None]:
 
 def main(folder: Path, jobs: str, world: Comm) -> None:
     """Do all jobs, each ["begin" or "run", case, ranks on which the case began], on the first ranks
-    of this launch; the others sleep meanwhile.
+    of this launch; the others sleep meanwhile. Those that are done, in an earlier life, are left.
     """
     lines = folder / f"{jobs}.lines"
     out = folder / f"{jobs}.out"
     comm_of = first_ranks(world)
-    if world.rank == 0:
+    done = len(lines.read_text().splitlines()) - 1 if lines.exists() else -1
+    world.quiet_barrier()  # before a line is added
+    if world.rank == 0 and done < 0:
         lines.write_text(json.dumps([" ".join(cpu_kind()[1:]), tile_shape(*target())[2]]) + "\n")
-    for number, (what, fields, source) in enumerate(json.loads((folder / jobs).read_text())):
-        case = Case(**fields)
+    jobs_of = {"begin": [], "run": []}
+    for what, fields, source in json.loads((folder / jobs).read_text()):
+        jobs_of[what].append((Case(**fields | {"ways": tuple(fields["ways"])}), source))
+    for case, source in jobs_of["begin"] if done < 0 else ():
+        if comm := comm_of(source):
+            with refusals(case):
+                begin(case, comm, folder)
+        world.quiet_barrier()
+    for number, (case, source) in enumerate(jobs_of["run"]):
+        if number < done:
+            continue
         started = time.perf_counter()
-        comm = comm_of(source if what == "begin" else case.ranks)
-        if comm and what == "begin":
-            begin(case, comm, folder)
-        elif comm:
+        if comm := comm_of(case.ranks):
             place = out / str(number)
-            result = run_case(case, comm, folder, place, source)
+            result = {"digest": "", "metrics": ""}
+            with refusals(case) as refused:
+                result = run_case(case, comm, folder, place, source)
             comm.quiet_barrier()
             if comm.rank == 0:
-                shutil.rmtree(place)
-                record = asdict(case) | result | {"seconds": time.perf_counter() - started}
+                shutil.rmtree(place, ignore_errors=True)
+                seconds = time.perf_counter() - started
+                record = asdict(case) | result | {"seconds": seconds, "refused": "".join(refused)}
                 with open(lines, "a") as file:
                     file.write(json.dumps(record) + "\n")
         world.quiet_barrier()
+
+
+@contextmanager
+def refusals(case: Case) -> Iterator[list[str]]:
+    """Takes note of why a drawn case cannot be run, which all its ranks say alike."""
+    why: list[str] = []
+    try:
+        yield why
+    except NeocpuError as error:
+        if not case.ways:
+            raise
+        why.append(str(error))
 
 
 if __name__ == "__main__":

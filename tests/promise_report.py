@@ -67,6 +67,20 @@ python -m tests.promise --pairwise   # what CI runs (tests/test_promise.py)
 python -m tests.promise --quick      # mixed and auto on every rank count
 ```
 
+## Drawn configs
+
+```
+python -m tests.promise --drawn 0-40 --ways 12      # configs of these seeds, twelve ways each
+```
+
+Nobody thinks of every pair of keys. `tests/promise_draws.py` draws configs from the records that
+their keys are read by (formats, int8 and int4 under wider caches among them, kinds, pooling,
+histories, interactions, all rules with the keys that they read, schedules, groups, wires, leaves,
+models that start from another, online runs), and ways of running each: ranks, plans, threads,
+routes, memories, pipelines, what travels once, checkpoints; stopped, begun elsewhere, and killed
+within milliseconds after a step, then resumed. All ways of a config have one digest and one metric;
+what a plan cannot do is refused alike on all ranks, and not counted.
+
 ## On ARM
 
 `tests/test_arm.py`, a long test, runs the README's job on one rank and, with rows cut, on two, the

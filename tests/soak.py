@@ -1,59 +1,70 @@
 """Does training survive hours of everything that can happen to it?
 
-    python -m tests.soak --hours 2 [--faults 1000] [--ranks 4] [--seed 0]
+    python -m tests.soak --hours 2 [--faults 1000] [--hosts 3] [--ranks 4] [--seed 0]
 
-Jobs of several kinds (row formats, wide caches over narrow rows) run in lives. Each life resumes
-what the one before left, on other ranks, plans, placements, policies and kinds of checkpoints, and
-meets faults: kills of one rank or all, SIGSTOP, SIGTERM, a nearly full or full disk, a disk that
-cannot be written, folders that are removed, a slow disk, a clock that jumps. Asked of every life:
+Jobs of several kinds, and drawn ones (`promise_draws.py`), run in lives. Each life resumes what the
+one before left, on other hosts, ranks, plans, memories and kinds of checkpoints, and meets faults
+(`soak_faults.py`). Asked of every life:
 
-* it ends, in time, with all its processes;
+* it ends, in time, with all its processes, and leaves no shared memory on any host;
 * it ends well, or by the fault, or with one clear message, never with a traceback;
 * no checkpoint that was complete is lost, but by the fault that removes it;
 * who reaches the end has the digest of the run that nobody disturbed.
 
-Disks that fill up or cannot be written are file systems in memory, which only root can mount; else
-these faults are left out, which is said.
+Hosts are those of `hosts.py`; disks that fill up, hang or cannot be written are file systems that
+only root can mount. Faults that this system does not allow are left out, which is said.
 """
 
 import argparse
 import collections
 import contextlib
+import itertools
 import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from jobs import kill, start
-from promise_cases import FAMILIES, MAIN, PLANS, write_data
+from hosts import Host, Room, room, why_not
+from promise_cases import (
+    DRAWN,
+    FAMILIES,
+    MAIN,
+    ROWS,
+    Family,
+    family_of,
+    write_data,
+    write_file,
+)
+from promise_draws import UNCUT, Drawn, ways
+from soak_faults import (
+    CLOCK,
+    COLD,
+    FAULTS,
+    MARK,
+    POISONED,
+    STILL,
+    Disk,
+    Fault,
+    Life,
+    Place,
+    kill_all,
+)
+
+from neocpu.parallel.watch.words import STALLED
 
 LIMIT = 300.0  # seconds of a life
-MARK = "NEOCPU_SOAK"  # in the environment of all processes of a life
-DISK_BYTES = 256 << 20
-PLACEMENTS = ("hbm", "hbm_over_ddr", "ddr_over_ssd", "hbm_over_ddr_over_ssd")
-POLICIES = ("lru", "lfu", "sieve", "lookahead")
-# A module that Python imports at the start: the clock jumps by up to three years, there and back.
-CLOCK = """
-import random, time
-_time, _ns, _chance = time.time, time.time_ns, random.Random()
-_jump = [0.0]
-def _now():
-    if _chance.random() < 0.1:
-        _jump[0] = _chance.uniform(-1e8, 1e8)
-    return _time() + _jump[0]
-time.time = _now
-time.time_ns = lambda: int(1e9 * _now())
-"""
+ERROR = "neocpu: error: "
+RESTARTED = ": the run goes on in "
+KILLED_LEAVE = (".ranks", ".ended")  # pages of the ranks of a host
 
 
 class Broken(AssertionError):
@@ -64,13 +75,13 @@ class Broken(AssertionError):
 class Job:
     """What is trained: a family of the promise, and settings that decide its bits.
 
-    free : any ranks, plan and memory give the same bits. Otherwise all lives have `settings`.
+    Of a family that is bound, all lives have one rank and these settings, and none is asked for a
+    checkpoint, which rounds the rows in caches wider than their homes (docs/memory.md §4).
     """
 
     name: str
-    family: str
+    family: Family | Drawn
     settings: tuple[str, ...] = ()
-    free: bool = True
 
 
 _LEVELS = (
@@ -78,12 +89,12 @@ _LEVELS = (
     '"*" = "hbm_over_ddr" }'
 )
 JOBS = (
-    Job("fp32 rows", MAIN),
-    Job("fp16 and fp8 rows", "narrow"),
-    Job("adam", "adam"),
+    Job("fp32 rows", FAMILIES[MAIN]),
+    Job("fp16 and fp8 rows", FAMILIES["narrow"]),
+    Job("adam", FAMILIES["adam"]),
     Job(
         "int8 rows under fp32 caches",
-        MAIN,
+        replace(FAMILIES[MAIN], bound=True),
         (
             "tables.wide.format=int8",
             "tables.large.format=int8",
@@ -91,320 +102,283 @@ JOBS = (
             "memory.cache_format=fp32",
             "memory.policy=lru",
         ),
-        free=False,
     ),
 )
 
 
-class Disk:
-    """A small file system in memory, mounted at a folder; without root, just the folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "neocpu-soak", str(folder)]
-        with contextlib.suppress(OSError):
-            subprocess.run(command, capture_output=True, check=False)
-        self.mounted = os.path.ismount(folder)
-
-    def fill(self, left: int) -> None:
-        """Take all space but `left` bytes, where it can be written."""
-        if os.statvfs(self.folder).f_flag & os.ST_RDONLY:
-            return
-        with open(self.folder / "ballast", "wb") as file, contextlib.suppress(OSError):
-            while True:
-                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, 1 << 16)
-        size = (self.folder / "ballast").stat().st_size
-        with contextlib.suppress(OSError):
-            os.truncate(self.folder / "ballast", max(size - left, 0))
-
-    def free(self) -> None:
-        """Give the space back, and let it be written again."""
-        self.writable(True)
-        (self.folder / "ballast").unlink(missing_ok=True)
-
-    def writable(self, can_write: bool) -> None:
-        """Remount it for reading and writing, or for reading only."""
-        if self.mounted:
-            mode = "rw" if can_write else "ro"
-            command = ["mount", "-o", f"remount,{mode}", str(self.folder)]
-            subprocess.run(command, capture_output=True, check=False)
-
-    def close(self) -> None:
-        """Unmount it."""
-        if self.mounted:
-            subprocess.run(["umount", "-l", str(self.folder)], check=False)
+def jobs(seed: int) -> Iterator[Job]:
+    """Those above, each followed by one that is drawn, for ever."""
+    for number, job in enumerate(itertools.cycle(JOBS)):
+        yield job
+        family = family_of(f"{DRAWN}{seed + number}")
+        if not family.day:
+            yield Job(f"{DRAWN}{seed + number}", family)
 
 
-class Life:
-    """One run that was started, and what is done to it."""
+@dataclass
+class Counts:
+    """What was done, and how it ended."""
 
-    def __init__(self, process: "subprocess.Popen[str]", mark: str) -> None:
-        self.process = process
-        self.mark = mark
-        self.deadline = time.monotonic() + LIMIT
+    faults: collections.Counter[str] = field(default_factory=collections.Counter)
+    lives: int = 0
+    ends: int = 0  # runs that reached theirs
+    restarts: int = 0  # lives that went on by themselves
 
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self.process.poll() is None
-
-    def processes(self) -> list[int]:
-        """All its processes that live."""
-        wanted = f"{MARK}={self.mark}".encode()
-        numbers = []
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-                if state != "Z" and wanted in (path / "environ").read_bytes().split(b"\0"):
-                    numbers.append(int(path.name))
-        return numbers
-
-    def ranks(self) -> list[int]:
-        """Those that train."""
-        numbers = []
-        for number in self.processes():
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
-                if b"neocpu" in words and b"python" in words[0]:
-                    numbers.append(number)
-        return numbers
-
-    def signal(self, numbers: Sequence[int], what: signal.Signals) -> None:
-        """Send a signal."""
-        for number in numbers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, what)
+    def report(self) -> str:
+        """In words."""
+        kinds = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        return (
+            f"{sum(self.faults.values()):,} faults in {self.lives:,} lives ({kinds}), which "
+            f"went on by themselves {self.restarts:,} times; {self.ends:,} runs reached their end, "
+            "all with the digest of an undisturbed one"
+        )
 
 
-@dataclass(frozen=True)
-class Fault:
-    """Something that happens to a life.
+def sentences(text: str) -> list[str]:
+    """The errors that a life has told, but that a rank sees it stand still, which comes before."""
+    return [
+        line
+        for line in text.splitlines()
+        if line.startswith(ERROR) and not line.startswith(ERROR + STALLED)
+    ]
 
-    strike : does it, after the life began. settings : it needs at the start. fatal : the life may
-    end badly. loses : checkpoints may be gone. needs_disk : only on a file system of its own.
+
+def complaint(status: int, text: str, lost: int, may_fail: bool, cut_off: bool) -> str:
+    """What is wrong with how a life ended; "": nothing.
+
+    lost : steps that the newest checkpoint fell back. may_fail : a fault could end it. cut_off : it
+    was killed as a whole, and could say nothing.
     """
-
-    name: str
-    strike: Callable[["Soak", Life], None] | None = None
-    settings: tuple[str, ...] = ()
-    fatal: bool = False
-    loses: bool = False
-    needs_disk: bool = False
-    clock: bool = False
-
-
-def _kill_all(soak: "Soak", life: Life) -> None:
-    kill(life.process)
-    life.signal(life.processes(), signal.SIGKILL)
-
-
-def _kill_one(soak: "Soak", life: Life) -> None:
-    ranks = life.ranks() or life.processes()
-    life.signal(soak.chance.sample(ranks, min(1, len(ranks))), signal.SIGKILL)
-
-
-def _stop(soak: "Soak", life: Life) -> None:
-    ranks = life.ranks()
-    some = soak.chance.sample(ranks, soak.chance.randint(min(1, len(ranks)), len(ranks)))
-    life.signal(some, signal.SIGSTOP)
-    time.sleep(soak.chance.uniform(0.05, 0.8))
-    life.signal(some, signal.SIGCONT)
-
-
-def _terminate(soak: "Soak", life: Life) -> None:
-    life.signal([life.process.pid], signal.SIGTERM)
-
-
-def _fill(soak: "Soak", life: Life) -> None:
-    soak.disk.fill(soak.chance.choice((0, 4096, 8192, 16384, 24576, 1 << 16, 1 << 20)))
-
-
-def _lock(soak: "Soak", life: Life) -> None:
-    soak.disk.writable(False)
-
-
-def _remove(soak: "Soak", life: Life) -> None:
-    shutil.rmtree(soak.out, ignore_errors=True)
-
-
-FAULTS = (
-    Fault("kill all", _kill_all, fatal=True),
-    Fault("kill one rank", _kill_one, fatal=True),
-    *[Fault("SIGSTOP", _stop)] * 3,
-    Fault("SIGTERM", _terminate, fatal=True),
-    Fault("full disk", _fill, fatal=True, needs_disk=True),
-    Fault("read-only disk", _lock, fatal=True, needs_disk=True),
-    Fault("removed folder", _remove, fatal=True, loses=True),
-    Fault("slow disk", settings=("memory.ssd_bandwidth=20000000", "memory.ssd_iops=2000")),
-    Fault("clock jumps", clock=True),
-)
+    said = sentences(text)
+    if "Traceback" in text:
+        return "a traceback"
+    if lost > 0:
+        return f"the last {lost} steps that were in a checkpoint are lost"
+    if len(said) > 1 or text.count(ERROR + STALLED) > 1 + text.count(RESTARTED):
+        return "several sentences"
+    if status and not may_fail:
+        return f"it failed with status {status}"
+    if status and not (said or cut_off or "stopped" in text):
+        return f"it failed with status {status}, and no sentence"
+    return ""
 
 
 class Soak:
     """Jobs, their lives and what was counted."""
 
-    def __init__(self, folder: Path, steps: int, ranks: int, seed: int) -> None:
+    def __init__(self, place: Place, folder: Path, steps: int, ranks: int) -> None:
+        self.place = place
         self.folder = folder
         self.ranks = ranks
-        self.chance = random.Random(seed)
-        self.disk = Disk(folder / "disk")
-        self.out = self.disk.folder / "out"
-        self.counts: collections.Counter[str] = collections.Counter()
-        self.lives = 0
-        self.ends = 0
+        self.counts = Counts()
         self.seconds = 2.0  # that an undisturbed run takes
-        self._expected: dict[str, str] = {}  # digests of undisturbed runs, by job
         self._fixed = (
             "training.epochs=100000",
             f"training.steps={steps}",
             "checkpoint.every_steps=4",
             "eval.every_steps=60",
+            "parallel.warn_after=5",
+            f"parallel.timeout={STILL:g}",
         )
         (folder / "clock").mkdir()
         (folder / "clock" / "sitecustomize.py").write_text(CLOCK)
         write_data(folder)
+        write_file(folder / POISONED, 100, ROWS, poisoned=True)
 
     def faults(self, job: Job) -> list[Fault]:
-        """Those that can be made here, to this job.
-
-        A signal asks for a checkpoint, which rounds the rows in caches wider than their homes: jobs
-        that are not free would end with other bits (docs/memory.md §4).
-        """
+        """Those that can be made here, to this job."""
+        allowed = {
+            "": True,
+            "hosts": self.place.room is not None,
+            "disk": self.place.disk.mounted,
+            "frozen disk": self.place.disk.freezes,
+        }
         return [
             fault
             for fault in FAULTS
-            if (self.disk.mounted or not fault.needs_disk)
-            and (job.free or fault.strike is not _terminate)
+            if allowed[fault.needs] and not (job.family.bound and fault.asks)
         ]
 
     def job(self, job: Job, until: Callable[[], bool]) -> None:
         """Live until the job has reached its end, or `until` says so."""
-        config = self.folder / "job.toml"
-        config.write_text(FAMILIES[job.family].toml(self.folder))
-        if job.name not in self._expected:
-            self._expected[job.name] = self._undisturbed(job)
+        (self.folder / "job.toml").write_text(job.family.toml(self.folder))
+        expected = self._undisturbed(job)
         while not until():
-            if self._live(job, self._expected[job.name]):
+            if self._live(job, expected):
                 return
 
     def _undisturbed(self, job: Job) -> str:
         """The digest of a run without faults."""
         for _ in range(2):  # the first compiles, perhaps
-            shutil.rmtree(self.out, ignore_errors=True)
+            shutil.rmtree(self.place.out, ignore_errors=True)
             begun = time.monotonic()
-            self._end(self._start(job, (), 1, resume=False, clock=False), may_fail=False)
+            status, text = self._end(self._start(job, (), 1, {}, resume=False))
+            if status:
+                raise Broken(f"{job.name}: a run without faults failed: {text}")
             self.seconds = time.monotonic() - begun
         digest = self._digest()
-        shutil.rmtree(self.out)
+        shutil.rmtree(self.place.out)
         return digest
 
     def _live(self, job: Job, expected: str) -> bool:
         """One life; whether the job reached its end."""
-        chance = self.chance
-        self.lives += 1
+        chance = self.place.chance
+        self.counts.lives += 1
         before = self._newest()
-        faults = chance.sample(self.faults(job), chance.randint(1, 5))
-        faults.sort(key=lambda fault: fault.fatal)  # what may end it comes last
+        ranks = 1 if job.family.bound else chance.randint(1, self.ranks)
+        faults = self._drawn_faults(job, ranks)
+        names = ", ".join(fault.name for fault in faults)
         settings = [each for fault in faults for each in fault.settings]
-        ranks = chance.randint(1, self.ranks) if job.free else 1
-        settings += self._ways(job)
-        clock = any(fault.clock for fault in faults)
-        life = self._start(job, settings, ranks, resume=True, clock=clock)
+        variables = {name: value for fault in faults for name, value in fault.variables.items()}
+        life = self._start(job, [*self._ways(job), *settings], ranks, variables, resume=True)
         patience = chance.uniform(0.3, 1.1) * self.seconds * (1 + ranks) / 2
         try:
             for fault in faults:
-                self.counts[fault.name] += 1
-                if fault.strike is None:
-                    continue
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    life.process.wait(patience / len(faults))
-                if life.running():
-                    fault.strike(self, life)
-            status, text = self._end(life, may_fail=any(fault.fatal for fault in faults))
+                self.counts.faults[fault.name] += 1
+                life.wait(patience / len(faults))
+                if fault.strike is not None and life.running():
+                    fault.strike(self.place, life)
+            status, text = self._end(life)
+        except Broken as error:
+            raise Broken(f"{job.name}, {ranks} rank(s): {names}: {error}") from None
         finally:
-            self.disk.free()
-        names = ", ".join(fault.name for fault in faults)
-        if not any(fault.loses for fault in faults) and self._newest() < before:
-            raise Broken(f"{names}: checkpoint {before} is gone\n{text}")
-        if status or not (self.out / "run.json").exists() or "stopped" in text:
+            self.place.mend()
+        seconds = time.monotonic() - life.begun
+        print(f"{job.name}, {ranks} rank(s): {names}: status {status}, {seconds:.0f} s", flush=True)
+        lost = 0 if any(fault.loses for fault in faults) else before - self._newest()
+        may_fail = any(fault.fatal for fault in faults)
+        wrong = complaint(status, text, lost, may_fail, life.cut_off)
+        self.counts.restarts += text.count(RESTARTED)
+        ended = not status and (self.place.out / "run.json").exists() and "stopped" not in text
+        if not wrong and ended and self._digest() != expected:
+            wrong = "another digest than undisturbed"
+        if wrong:
+            raise Broken(f"{job.name}, {ranks} rank(s): {names}: {wrong}\n{text}")
+        if not ended:
             return False
-        if self._digest() != expected:
-            raise Broken(f"{names}: another digest than undisturbed\n{text}")
-        shutil.rmtree(self.out)
-        self.ends += 1
+        shutil.rmtree(self.place.out)
+        self.counts.ends += 1
         return True
+
+    def _drawn_faults(self, job: Job, ranks: int) -> list[Fault]:
+        """Some faults, what may end the life at the end of them."""
+        chance = self.place.chance
+        possible = [fault for fault in self.faults(job) if ranks > 1 or fault.needs != "hosts"]
+        shares = [fault.share for fault in possible]
+        drawn = dict.fromkeys(chance.choices(possible, shares, k=chance.randint(2, 7)))
+        return sorted(drawn, key=lambda fault: fault.fatal)
 
     def _ways(self, job: Job) -> Iterator[str]:
         """Settings that change no bit."""
-        chance = self.chance
-        yield f"checkpoint.full_every={chance.choice((0, 1, 3))}"
-        if job.free:
-            yield f"memory.prefetch={chance.randrange(3)}"
-            plan = chance.choice([name for name in PLANS if isinstance(PLANS[name], str)])
-            yield f"parallel.plan={plan}"
-            yield f"parallel.planner={chance.choice(('greedy', 'search'))}"
-            yield f"memory.placement={chance.choice(PLACEMENTS)}"
-            yield f"memory.policy={chance.choice(POLICIES)}"
-            yield f"parallel.machine={chance.choice(('', 'zionex'))}"
-            yield f"training.pipeline={chance.choice(('off', 'input', 'full'))}"
+        chance = self.place.chance
+        yield from ways(chance, job.family)
+        if not job.family.bound:
+            yield f"parallel.plan={chance.choice((*UNCUT, 'auto'))}"
 
     def _start(
-        self, job: Job, settings: Sequence[str], ranks: int, *, resume: bool, clock: bool
+        self,
+        job: Job,
+        settings: Sequence[str],
+        ranks: int,
+        variables: Mapping[str, str],
+        *,
+        resume: bool,
     ) -> Life:
-        mark = f"{os.getpid()}-{self.lives}-{time.monotonic_ns()}"
-        added = {MARK: mark}
-        if clock:
-            paths = [str(self.folder / "clock"), os.environ.get("PYTHONPATH", "")]
-            added["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        kept = dict(os.environ)
-        os.environ.update(added)
-        try:
-            sets = (*self._fixed, *job.settings, *settings)
-            process = start(self.folder / "job.toml", self.out, ranks, *sets, resume=resume)
-        finally:
-            os.environ.clear()
-            os.environ.update(kept)
-        return Life(process, mark)
+        """Start a life; ranks on hosts where there are some."""
+        mark = f"{os.getpid()}-{self.counts.lives}-{time.monotonic_ns()}"
+        sets = (*self._fixed, *job.settings, *settings)
+        config = self.folder / "job.toml"
+        command = [sys.executable, "-m", "neocpu", "train", str(config), "--out"]
+        command += [str(self.place.out), *["--resume"] * resume]
+        command += [word for one in sets for word in ("--set", one)]
+        hosts: list[int] = []
+        if ranks > 1 and self.place.room is not None:
+            dealt = collections.Counter(self._dealt(self.place.room, ranks))
+            hosts = sorted(dealt)
+            command += ["--hosts", ",".join(f"host{number}:{dealt[number]}" for number in hosts)]
+        elif ranks > 1:
+            command += ["--ranks", str(ranks)]
+        if ranks > 1 and self.place.chance.random() < 0.4:
+            command += ["--restarts", "2"]
+        environment = dict(os.environ)
+        if self.place.room is not None:
+            environment = self.place.room.environment()
+            command = self.place.room.command(command)
+        environment |= {MARK: mark, "NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        environment |= self._places(variables, environment.get("PYTHONPATH", ""))
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return Life(process, mark, hosts)
 
-    def _end(self, life: Life, may_fail: bool) -> tuple[int, str]:
+    def _dealt(self, hosts: Room, ranks: int) -> Iterator[int]:
+        """The host of each rank: some of the room's, each of them with one at least."""
+        chance = self.place.chance
+        used = chance.sample(
+            range(len(hosts.names)), chance.randint(1, min(ranks, len(hosts.names)))
+        )
+        yield from used
+        yield from chance.choices(used, k=ranks - len(used))
+
+    def _places(self, variables: Mapping[str, str], path: str) -> dict[str, str]:
+        """Variables of a fault that are folders here; one of kernels is new."""
+        places = {name: str(self.folder / value) for name, value in variables.items()}
+        if "PYTHONPATH" in places:
+            places["PYTHONPATH"] = os.pathsep.join(filter(None, [places["PYTHONPATH"], path]))
+        if COLD in variables.values():
+            shutil.rmtree(self.folder / COLD, ignore_errors=True)
+        return places
+
+    def _end(self, life: Life) -> tuple[int, str]:
         """Wait for the end; (exit status, all that was printed)."""
         try:
             out, err = life.process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired as error:
-            kill(life.process)
-            life.signal(life.processes(), signal.SIGKILL)
+            kill_all(self.place, life)
             raise Broken(f"a life did not end in {LIMIT:.0f} s") from error
-        except ValueError:  # it was killed, and its output is closed
-            out, err = "", ""
-        text = f"{out}\n{err}"
         for _ in range(50):
             if not (left := life.processes()):
                 break
             time.sleep(0.1)
         else:
-            raise Broken(f"processes {left} outlive their run\n{text}")
+            kill_all(self.place, life)
+            raise Broken(f"processes {sorted(left)} outlive their run\n{out}\n{err}")
         status = int(life.process.returncode)
-        if "Traceback" in text:
-            raise Broken(f"a traceback\n{text}")
-        if status and not may_fail:
-            raise Broken(f"a life failed with status {status}\n{text}")
-        return status, text
+        # the page of a job that was killed goes with the next job that is a minute later there
+        # MPICH's file has a name until its ranks have met
+        left = self._shared_memory()
+        left = [file for file in left if not status or not file.endswith(KILLED_LEAVE)]
+        if left := [file for file in left if "mpich_shm_" not in file]:
+            raise Broken(f"shared memory is left: {', '.join(left)}\n{out}\n{err}")
+        return status, f"{out}\n{err}"
+
+    def _shared_memory(self) -> list[str]:
+        """What is left of a life in the shared memory of the hosts, which nobody else uses."""
+        if self.place.room is None:
+            return []
+        left = [
+            f"host{number}: {name}"
+            for number in range(len(self.place.room.names))
+            for name in self.place.room.on_host(number, ["ls", "-A", "/dev/shm"]).split()
+        ]
+        for number in range(len(self.place.room.names)):
+            self.place.room.on_host(number, ["sh", "-c", "rm -rf /dev/shm/*"])
+        return left
 
     def _digest(self) -> str:
-        return str(json.loads((self.out / "run.json").read_text())["digest"])
+        return str(json.loads((self.place.out / "run.json").read_text())["digest"])
 
     def _newest(self) -> int:
         """Step of the newest complete checkpoint."""
-        names = (self.out / "checkpoints").glob("step-????????.h5")
+        names = (self.place.out / "checkpoints").glob("step-????????.h5")
         return max((int(path.stem.removeprefix("step-")) for path in names), default=0)
-
-    def report(self) -> str:
-        """What was done."""
-        kinds = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
-        return (
-            f"{sum(self.counts.values()):,} faults in {self.lives:,} lives ({kinds}); "
-            f"{self.ends:,} runs reached their end, all with the digest of an undisturbed one"
-        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -414,29 +388,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--hours", type=float, default=0.05, help="how long, at most")
     parser.add_argument("--faults", type=int, default=10**9, help="how many, at most")
+    parser.add_argument("--hosts", type=int, default=3, help="hosts of a life, at most")
     parser.add_argument("--ranks", type=int, default=2, help="ranks of a life, at most")
     parser.add_argument("--steps", type=int, default=60, help="steps of a run")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     end = time.monotonic() + 3600 * options.hours
-    with tempfile.TemporaryDirectory(prefix="neocpu-soak-") as folder:
-        soak = Soak(Path(folder), options.steps, options.ranks, options.seed)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="neocpu-soak-")))
+        disk = Disk(folder / "disk")
+        stack.callback(disk.close)
+        place = Place(disk.folder / "out", disk, random.Random(options.seed))
+        if reason := why_not():
+            print(f"{reason}: their faults are left out")
+        else:
+            # hosts see what is mounted before they are made
+            place.room = stack.enter_context(room([Host()] * options.hosts))
+        if not disk.freezes:
+            print("no root: disks that hang are left out" + ", and full ones" * (not disk.mounted))
+        soak = Soak(place, folder, options.steps, options.ranks)
 
         def enough() -> bool:
-            return time.monotonic() > end or sum(soak.counts.values()) >= options.faults
+            return time.monotonic() > end or sum(soak.counts.faults.values()) >= options.faults
 
-        try:
-            if not soak.disk.mounted:
-                print("no root: full and read-only disks are left out")
-            while not enough():
-                for job in JOBS:
-                    if enough():
-                        break
-                    soak.job(job, enough)
-                    print(f"{job.name}: {soak.report()}", flush=True)
-        finally:
-            soak.disk.close()
-    print(soak.report())
+        for job in jobs(options.seed):
+            if enough():
+                break
+            soak.job(job, enough)
+            print(f"{job.name}: {soak.counts.report()}", flush=True)
+    print(soak.counts.report())
     return 0
 
 

@@ -8,12 +8,13 @@ suite runs a half of the cover.
 
 import platform
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-from promise import Launch, committed, disagreements, outcomes, run, schedule
+from promise import Launch, committed, disagreements, outcomes, run, run_drawn, schedule
 from promise_cases import (
     FAMILIES,
     MAIN,
@@ -26,12 +27,15 @@ from promise_cases import (
     product,
     write_data,
 )
+from promise_draws import KEPT, VALUES, choices_of
 from promise_main import main
 
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.kernels.compile.threads import use_threads
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import find_mpiexec
+from neocpu.tables.kinds import key_records
+from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.workers import is_drawn
 
 DAYS = 6  # in which every family comes round
@@ -119,6 +123,25 @@ def test_pairs_are_covered() -> None:
         together = {(getattr(c, one), getattr(c, two)) for c in few if c.ranks > 1}
         kinds = [{getattr(c, name) for c in cases} for name in (one, two)]
         assert len(together) == len(kinds[0]) * len(kinds[1])
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.long(f"drawn {seed}", 48)) for seed in range(24)]
+)
+def test_a_drawn_config_has_one_digest(seed: int) -> None:
+    _needs_mpi()
+    lines: list[str] = []
+    records = run_drawn([seed], 6, lines.append)
+    assert not [line for line in lines if " DIFFERS: " in line or " FAILED: " in line]
+    assert len(records) > 1
+
+
+def test_all_keys_of_a_config_are_drawn_or_kept() -> None:
+    records = {*VALUES, *key_records().values()}
+    for record in records:
+        prefix = "optimizer.sparse." * (record is SparseOptimizer)
+        left = {one.name for one in fields(record)} - {*choices_of(record, prefix), *KEPT[record]}
+        assert not left, f"{record.__name__}: draw {left}, or keep them"
 
 
 def test_a_wrong_digest_and_wrong_metrics_are_noticed() -> None:

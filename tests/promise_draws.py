@@ -1,0 +1,480 @@
+"""Which configs does nobody think of? Drawn ones, key by key, and ways of running them that must
+change no bit.
+
+A config is drawn from the records that its keys are read by: choices and flags as they are there,
+numbers from `VALUES`. What the config's own checks refuse is drawn again, so nothing here repeats
+them. `python -m tests.promise --drawn 0-40` runs some ways of each (`promise.py`), `soak.py` trains
+such configs through faults.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import get_type_hints
+
+from promise_cases import (
+    DAY_TABLES,
+    DRAWN,
+    GROUPS,
+    ON_ONE_NODE,
+    PLANS,
+    THREADS,
+    TOO_SMALL,
+    Case,
+    Family,
+)
+
+from neocpu.core.errors import NeocpuError
+from neocpu.core.formats import CACHES, SCALED, TRAINED
+from neocpu.core.policies import POLICIES
+from neocpu.core.records import limits_at, limits_of, toml_key, toml_text
+from neocpu.core.rules import RULES
+from neocpu.core.stages import PIPELINES
+from neocpu.parallel.exchange.wire_formats import UNIQUE_ROWS, WiresConfig
+from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES, SHARED_WINDOWS
+from neocpu.tables.kinds import FULL, KIND_NAMES, key_records
+from neocpu.tables.kinds.cafe import CafeKeys
+from neocpu.tables.kinds.hash import HashKeys
+from neocpu.tables.kinds.md import MdKeys
+from neocpu.tables.kinds.qr import QrKeys
+from neocpu.tables.kinds.tt import TtKeys
+from neocpu.tables.kinds.unified import UnifiedKeys
+from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL, Schedule, SparseOptimizer
+from neocpu.tables.specs.specs import TableKeys
+from neocpu.tables.tiers.placement import PLACEMENTS
+from neocpu.train.config import config as configs
+from neocpu.train.model.interactions.chain import INTERACTIONS, WITH_FIRST_ORDER
+from neocpu.train.model.options import CrossShape, DhenShape
+from neocpu.train.model.settings import ModelConfig
+
+Values = Mapping[str, tuple[object, ...]]
+Keys = dict[str, object]
+DENSE_FEATURES = 5  # of the data of `promise_cases.py`
+RANKS = (1, 2, 3, 4)
+HOW_OFTEN = ("whole", "whole", "whole", "stopped", "stopped", "elsewhere", "killed")
+UNCUT = ("table_wise", "row_wise", "table_row_wise")  # plans for rows with one scale
+TRIES = 30  # drawings of a group of keys, until the config takes them
+# Numbers of keys that have no choices. What is missing here and has none keeps its default.
+VALUES: dict[type, Values] = {
+    SparseOptimizer: {
+        "learning_rate": (0.003, 0.05),
+        "eps": (1e-8, 1e-4),
+        "beta1": (0.5, 0.9),
+        "beta2": (0.9, 0.999),
+        "weight_decay": (0.01,),
+        "initial_accumulator_value": (0.1,),
+        "momentum": (0.0, 0.5),
+        "eta": (0.1,),
+        "max_norm": (0.5,),
+        "max_gradient": (0.01,),
+        "ar_alpha": (0.1,),
+        "min_shrinkage": (0.5,),
+        "counter_halflife": (-1, 2, 100),
+        "adjustment_iter": (-1, 2),
+        "adjustment_ub": (0.5, 2.0),
+        "learning_rate_mode": ("equal", "tail_id_lr_increase", "tail_id_lr_decrease"),
+        "max_counter": (4.0,),
+        "tail_id_threshold": (0.5, 2.0),
+        "weight_norm_coefficient": (0.5, 1.0),
+        "lower_bound": (1e-5, 0.1),
+        "beta": (0.5,),
+        "lambda1": (1e-4,),
+        "lambda2": (0.01,),
+    },
+    Schedule: {
+        "warmup_steps": (3,),
+        "decay_start": (2,),
+        "decay_steps": (3,),
+        "decay_power": (1, 3),
+        "end_learning_rate": (0.001,),
+    },
+    HashKeys: {
+        "hash_rows": (2, 7),
+        "compression": (2.0, 5.0),
+        "hashes": (2, 3),
+        "hash": ("mod", "salted"),
+    },
+    QrKeys: {
+        "collisions": (3, 7),
+        "compression": (2.0,),
+        "partitions": (2, 3),
+        "scheme": ("radix", "crt"),
+        "operation": ("concat", "add", "mult"),
+        "combine": ("bags", "rows"),
+    },
+    CafeKeys: {
+        "compression": (2.0, 4.0),
+        "hash_share": (0.3, 0.7),
+        "threshold": (3.0,),
+        "decay": (0.5,),
+        "slots": (2,),
+        "every": (1, 2),
+    },
+    MdKeys: {"alpha": (0.0, 0.3), "own_dim": (1, 3), "full_rows": (0, 20), "compression": (1.5,)},
+    TtKeys: {"rank": (1, 3), "cache_rows": (3,), "compression": (2.0,)},
+    UnifiedKeys: {
+        "shared_rows": (50, 300),
+        "shared_tables": (2,),
+        "chunks": (2, 4),
+        "compression": (2.0,),
+    },
+    TableKeys: {"rows": (1, 3, 41, 97, 5000), "dim": (1, 4, 6, 12, 13)},
+    ModelConfig: {"bottom": ([9], [3, 7]), "top": ([1], [11, 1], [8, 5, 1])},
+    CrossShape: {"layers": (1, 2), "rank": (2,)},
+    DhenShape: {
+        "layers": (1, 2),
+        "modules": (["dot"], ["cross", "linear"], ["attention", "dot"]),
+        "tokens": (2, 3),
+        "rank": (2,),
+    },
+    WiresConfig: {
+        "block": (1, 4, 32),
+        "forward_scale": (64.0, 3.0),
+        "backward_scale": (1024.0,),
+        "dense_scale": (0.25,),
+    },
+}
+# keys that are drawn elsewhere, or keep their defaults
+KEPT: Mapping[type, tuple[str, ...]] = defaultdict(tuple) | {
+    SparseOptimizer: ("name", "schedule", "steps_before"),
+    QrKeys: ("radices",),
+    MdKeys: ("budget", "blocks", "block_dims", "queries"),
+    TtKeys: ("row_factors", "dim_factors"),
+    UnifiedKeys: ("table",),
+    TableKeys: ("features", "kind", "kind_above"),
+    ModelConfig: (
+        "embedding_dim",
+        "attention",
+        "tower",
+        "towers",
+        "cross",
+        "dhen",
+        "wide",
+        "heads",
+    ),
+}
+# the tables of `promise_cases.py`, whose plans and placements go by these names: their features
+TABLES = {
+    "one": ["a"],
+    "few": ["a", "b"],
+    "wide": ["c"],
+    "heavy": ["w"],
+    "mean-heavy": ["w"],
+    "single": ["d"],
+    "large": ["b", "d"],
+}
+WEIGHTED = ("heavy", "mean-heavy")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A drawn config, with the attributes of a `Family` of the promise.
+
+    seed : that it is drawn from. keys : by dotted names, without those of the data.
+    bound : rows are rounded when they leave a cache, so bits depend on ranks, plan and memory,
+        which are drawn once for all ways.
+    """
+
+    seed: int
+    keys: Mapping[str, object] = field(hash=False)
+    day: str = ""
+    bound: bool = False
+
+    @property
+    def rows(self) -> bool:
+        """Do rows of some table travel one by one?"""
+        return "tables.history.rows" in self.keys
+
+    @property
+    def composed(self) -> bool:
+        """Are vectors of some tables made of others'?"""
+        return self.rows or any(
+            key.endswith(".kind") and kind != FULL for key, kind in self.keys.items()
+        )
+
+    def toml(self, folder: Path, day: int = 2) -> str:
+        """The config file of a run over the data in `folder`; with days, of that day."""
+        keys = dict(self.keys)
+        keys["data.train"] = str(folder / (f"day-{day}.h5" if self.day else "train.h5"))
+        keys["data.test"] = str(folder / "test.h5")
+        if self.day:
+            keys["data.rows_by"] = "vocabulary"
+            for name, words in DAY_TABLES.items():
+                rows = words * day + 1 - (name in TOO_SMALL and self.day == "online")
+                keys[f"tables.{name}.rows"] = rows
+        return text_of(keys)
+
+
+def text_of(keys: Mapping[str, object]) -> str:
+    """Keys by dotted names as TOML."""
+    lines = (
+        f"{'.'.join(map(toml_key, key.split('.')))} = {toml_text(value)}\n"
+        for key, value in keys.items()
+    )
+    return "".join(lines)
+
+
+def refusal(keys: Mapping[str, object]) -> str:
+    """Why a config does not take these keys; "": it does."""
+    try:
+        config = configs.loads(text_of(keys))
+        config.layout(DENSE_FEATURES)
+        config.dense_runs(DENSE_FEATURES)
+    except NeocpuError as error:
+        return str(error)
+    return ""
+
+
+def choices_of(record: type, prefix: str = "") -> dict[str, tuple[object, ...]]:
+    """What the keys of a record may be drawn from, by their names; those that keep their defaults
+    are missing.
+
+    prefix : of the keys in a config, by which some of their limits are known.
+    """
+    limits = limits_of(record)
+    hints = get_type_hints(record)
+    choices = {}
+    for name in (one.name for one in fields(record)):
+        known = limits_at(prefix + name, limits[name], configs.LIMITS).choices
+        flags = (False, True) if hints[name] is bool else ()
+        if values := VALUES.get(record, {}).get(name) or known or flags:
+            choices[name] = values
+    return choices
+
+
+def some_keys(chance: random.Random, record: type, prefix: str, share: float) -> Keys:
+    """A share of the keys of a record, with drawn values."""
+    return {
+        prefix + name: chance.choice(values)
+        for name, values in choices_of(record, prefix).items()
+        if chance.random() < share
+    }
+
+
+class Drawing:
+    """Draws one config: a base that is sound, and groups of keys that it takes."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.seed = seed
+        self.keys: Keys = {
+            "data.train": "train.h5",
+            "data.test": "test.h5",
+            "model.embedding_dim": 12,
+            "model.bottom": [9, 12],
+            "model.top": [11, 1],
+            "model.interaction": "cat",
+            "training.epochs": 2,
+            "training.steps": 5,
+            "training.on_nonfinite": "skip",  # some rates are too high
+            "parallel.ranks_per_node": 2,
+            "tables.one.features": ["a"],
+            "tables.one.rows": 1,
+        }
+        # tables that live in one shared table must have the same keys
+        self.shared = some_keys(self.chance, UnifiedKeys, "", 0.5)
+
+    def add(self, draw: Callable[[], Keys]) -> None:
+        """Add a group of keys, drawn until the config takes it; none where it never does."""
+        for _ in range(TRIES):
+            keys = self.keys | draw()
+            if not refusal(keys):
+                self.keys = keys
+                return
+
+    def drawn(self) -> Drawn:
+        """The config."""
+        chance = self.chance
+        day = chance.choice(("", "", "", "", "next", "online"))
+        bound = not day and chance.random() < 0.2
+        kinds = day != "next" and chance.random() < 0.5
+        self.add(self._training)
+        if bound:
+            self.add(self._caches)
+        for name, features in TABLES.items():
+            self.add(lambda name=name, features=features: self._table(name, features, kinds, bound))
+        self.add(self._model)
+        if not day and chance.random() < 0.25:
+            self.add(self._history)
+        self.add(lambda: self._optimizer("sparse"))
+        self.add(lambda: self._optimizer("dense"))
+        if chance.random() < 0.4:
+            self.add(lambda: some_keys(chance, WiresConfig, "wires.", 0.5))
+        if chance.random() < 0.3:
+            self.add(self._groups)
+        return Drawn(self.seed, self.keys, day, bound)
+
+    def _training(self) -> Keys:
+        chance = self.chance
+        return {
+            "training.batch_size": chance.choice((33, 58, 61)),
+            "training.leaves": chance.choice((1, 4, 8, 16)),
+            "training.seed": chance.randrange(1 << 30),
+            "data.shuffle": chance.random() < 0.8,
+            "data.shuffle_run": chance.choice((1, 1, 5)),
+            "eval.ema": chance.choice((0.0, 0.0, 0.75)),
+            "checkpoint.every_steps": chance.choice((1, 2, 3)),
+            "eval.every_steps": chance.choice((0, 2)),
+        }
+
+    def _caches(self) -> Keys:
+        """Caches wider than rows."""
+        chance = self.chance
+        return {
+            "memory.placement": chance.choice([n for n, p in PLACEMENTS.items() if p.caches]),
+            "memory.cache_format": chance.choice(tuple(CACHES)),
+            "memory.policy": chance.choice(tuple(POLICIES)),
+            "memory.prefetch": chance.randrange(3),
+            "memory.lookahead": chance.choice((1, 8)),
+        }
+
+    def _table(self, name: str, features: list[str], kinds: bool, bound: bool) -> Keys:
+        chance = self.chance
+        prefix = f"tables.{name}."
+        keys = some_keys(chance, TableKeys, prefix, 0.5)
+        narrow = SCALED if bound else ()
+        # most tables in formats that need no cache
+        forms = narrow if narrow and chance.random() < 0.6 else ("fp32", *TRAINED)
+        keys |= {
+            prefix + "rows": chance.choice(VALUES[TableKeys]["rows"]),
+            prefix + "features": features,
+            prefix + "pooling": chance.choice(("sum", "mean")),
+            prefix + "weighted": name in WEIGHTED,
+            prefix + "format": chance.choice(forms),
+        }
+        kind = chance.choice(KIND_NAMES) if kinds and chance.random() < 0.6 else FULL
+        keys[prefix + "kind"] = kind
+        if kind == "unified":
+            keys |= {prefix + key: value for key, value in self.shared.items()}
+        elif kind != FULL:
+            keys |= some_keys(chance, key_records()[kind], prefix, 0.5)
+        return keys
+
+    def _model(self) -> Keys:
+        chance = self.chance
+        keys = some_keys(chance, ModelConfig, "model.", 0.5)
+        dim = chance.choice((4, 6, 12, 20))
+        bottom = keys.get("model.bottom", [9])
+        assert isinstance(bottom, list)
+        keys |= {
+            "model.embedding_dim": dim,
+            "model.bottom": [*bottom, dim],
+            **some_keys(chance, CrossShape, "model.cross.", 0.5),
+            **some_keys(chance, DhenShape, "model.dhen.", 0.5),
+        }
+        # most interactions want vectors of one width
+        if chance.random() < 0.7:
+            keys |= {
+                key: dim for key in self.keys if key.startswith("tables.") and key.endswith(".dim")
+            }
+        chains = (["dcnv2", "dot"], ["dhen", "cat"])
+        keys["model.interaction"] = chance.choice((*INTERACTIONS, *chains))
+        if keys["model.interaction"] in WITH_FIRST_ORDER:
+            keys |= {
+                "tables.linear.features": ["c"],
+                "tables.linear.rows": 30,
+                "tables.linear.dim": 1,
+                "model.wide": ["linear"],
+            }
+        for key in ("model.embedding_format", "model.embedding_rounding"):
+            keys.pop(key, None)  # tables name their own
+        return keys
+
+    def _history(self) -> Keys:
+        chance = self.chance
+        return {
+            "tables.history.rows": 40,
+            "tables.history.features": ["c"],
+            "tables.history.pooling": "none",
+            "model.attention.c@history.target": "a@one",
+            "model.attention.c@history.hidden": [chance.choice((1, 5))],
+            "model.attention.c@history.normalise": chance.choice(("none", "softmax")),
+        }
+
+    def _optimizer(self, section: str) -> Keys:
+        """A rule with keys that it reads, and often a schedule."""
+        chance = self.chance
+        prefix = f"optimizer.{section}."
+        names = configs.TABLE_RULES if section == "sparse" else tuple(DENSE_NAMES)
+        name = chance.choice(names)
+        options = RULES[DENSE_NAMES.get(name, name)].options
+        drawn = some_keys(chance, SparseOptimizer, prefix, 0.5)
+        names_of_all = [one.name for one in fields(SparseOptimizer)]
+        general = names_of_all[: names_of_all.index("momentum")]
+        read = (*general, *options, *(GENERAL if section == "sparse" else ()))
+        keys = {key: value for key, value in drawn.items() if key.removeprefix(prefix) in read}
+        keys[prefix + "name"] = name
+        if chance.random() < 0.3:
+            keys |= some_keys(chance, Schedule, prefix + "schedule.", 0.5)
+        return keys
+
+    def _groups(self) -> Keys:
+        chance = self.chance
+        return {
+            "optimizer.groups.slow.tables": ["few*", "one*"],
+            "optimizer.groups.slow.dense": ["bottom.*"],
+            "optimizer.groups.slow.learning_rate": 0.5,
+            "optimizer.groups.slow.warmup_steps": chance.choice((-1, 3)),
+            "optimizer.clip_norm": chance.choice((0.0, 0.01)),
+        }
+
+
+@cache
+def drawn(seed: int) -> Drawn:
+    """The config of a seed, the same in every process."""
+    return Drawing(seed).drawn()
+
+
+def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
+    """Overrides that change no bit of a family; if it is bound, those that move no row."""
+    yield f"training.pipeline={chance.choice(tuple(PIPELINES))}"
+    yield f"training.bucket_bytes={chance.choice((0, 1 << 16))}"
+    yield f"parallel.route={chance.choice(ROUTE_NAMES)}"
+    yield f"parallel.alltoall={chance.choice(ALLTOALL_NAMES)}"
+    yield f"parallel.shared_windows={chance.choice(SHARED_WINDOWS)}"
+    yield f"parallel.unique_rows={chance.choice(UNIQUE_ROWS)}"
+    yield f"parallel.machine={chance.choice(('', 'zionex'))}"
+    yield f"data.read_ahead={chance.choice((0, 2))}"
+    yield f"checkpoint.full_every={chance.choice((0, 1, 3))}"
+    yield f"checkpoint.memory={chance.choice((0, 128 << 20))}"
+    if family.bound:
+        return
+    yield f"parallel.planner={chance.choice(('greedy', 'search'))}"
+    yield f"memory.policy={chance.choice(tuple(POLICIES))}"
+    yield f"memory.prefetch={chance.randrange(3)}"
+    yield f"memory.lookahead={chance.choice((1, 8))}"
+    yield f"memory.warm={chance.choice(('false', 'true'))}"
+    yield f"memory.placement={chance.choice((*PLACEMENTS, 'auto'))}"
+    if not family.composed and chance.random() < 0.5:
+        groups = chance.choice((GROUPS, '["w", "c"]'))
+        yield f"data.deduplicate={groups}"
+
+
+def drawn_cases(seed: int, count: int, counts: Sequence[int] = RANKS) -> list[Case]:
+    """So many ways of running a drawn config, the first one undisturbed, on one rank.
+
+    counts : of ranks, that are drawn from.
+    """
+    chance = random.Random(f"ways of {seed}")
+    family = drawn(seed)
+    ranks = chance.choice(counts)
+    plan = chance.choice(UNCUT)
+    cases = []
+    for number in range(count):
+        how = "whole"
+        if not family.bound:
+            ranks = chance.choice(counts) if number else 1
+            plan = chance.choice(tuple(PLANS))
+        if number:
+            how = chance.choice(("whole", "killed") if family.bound else HOW_OFTEN)
+        overrides = list(ways(chance, family))
+        if ranks == 4 and plan in ON_ONE_NODE and not family.composed:
+            overrides.append(f"parallel.towers={chance.choice(('false', 'true'))}")
+        threads = chance.choice(THREADS)
+        name = f"{DRAWN}{seed}"
+        case = Case(name, ranks, plan, threads, how=how, ways=tuple(overrides))
+        cases.append(case)
+    return cases
