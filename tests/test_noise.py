@@ -13,7 +13,7 @@ from neocpu.plan.cost.links import Layout
 from neocpu.plan.machines.machine_file import load
 from neocpu.plan.simulation import collectives
 from neocpu.plan.simulation.engine import Work
-from neocpu.plan.simulation.noise import Faults, Jitter, percentiles
+from neocpu.plan.simulation.noise import Jitter, NodeFaults, percentiles
 
 
 def lived(interval: float, save: float, restart: float, faults: float, segments: int) -> float:
@@ -61,13 +61,13 @@ def test_no_interval_makes_more_progress_than_the_best(save: float, faults: floa
 
 
 def test_more_nodes_make_less_progress_and_none_that_lasts_for_ever() -> None:
-    faults = Faults(node=3600.0 * 10_000, save=60.0, restart=300.0)
+    faults = NodeFaults(node=3600.0 * 10_000, save=60.0, restart=300.0)
     shares = [faults.progress(nodes) for nodes in (16, 64, 512, 4096)]
     assert shares == sorted(shares, reverse=True) and 0 < shares[-1] < shares[0] < 1
-    assert Faults().progress(512) == 1.0
+    assert NodeFaults().progress(512) == 1.0
     assert progress(1e9, 1.0, 1.0, 1.0) == 0.0
     assert best_interval(10.0, 4.0) == 4.0
-    assert Faults(node=1.0, every=60.0).interval(8) == 60.0
+    assert NodeFaults(node=1.0, every=60.0).interval(8) == 60.0
 
 
 def test_the_slowest_of_many_ranks_follows_its_law() -> None:
@@ -102,7 +102,7 @@ def test_the_command_tells_percentiles_and_progress(
     shown = capsys.readouterr().out
     # 100 h over 2 nodes; sqrt(2 * 30 s * 50 h) is 54.8 min
     assert "faults one every 50 h; with a checkpoint every 54.4 min" in shown
-    assert f"{Faults(node=360_000.0, save=30.0, restart=300.0).progress(2):.1%}" in shown
+    assert f"{NodeFaults(node=360_000.0, save=30.0, restart=300.0).progress(2):.1%}" in shown
     assert "imbalance   progress  mostly" in shown
     assert "steps  " not in shown
     command([*line, *keys, "--set", "checkpoint.every_minutes=10"])

@@ -54,7 +54,7 @@ def percentiles(seconds: Floats) -> dict[int, float]:
 
 
 @dataclass(frozen=True)
-class Faults:
+class NodeFaults:
     """How machines fail, in seconds; 0 for a fault of a node: never.
 
     node : from fault to fault of one node. save : that a checkpoint holds a run up. restart : from

@@ -22,7 +22,7 @@ from neocpu.plan.simulation.breakdown import Breakdown, breakdown
 from neocpu.plan.simulation.collectives import ALGORITHMS
 from neocpu.plan.simulation.costs import StageOptions, stage_works
 from neocpu.plan.simulation.engine import Timeline, run, unrolled
-from neocpu.plan.simulation.noise import SEED, Faults, Jitter
+from neocpu.plan.simulation.noise import SEED, Jitter, NodeFaults
 from neocpu.tables.specs.specs import TableSpec
 
 # Batches simulated before those that are measured: until the pipeline is full.
@@ -50,7 +50,7 @@ class Scenario:
     steps: int = 4
     cache_share: float | None = None
     jitter: Jitter = field(default_factory=Jitter)
-    faults: Faults = field(default_factory=Faults)
+    faults: NodeFaults = field(default_factory=NodeFaults)
 
     def __post_init__(self) -> None:
         if self.pipeline not in PIPELINES:

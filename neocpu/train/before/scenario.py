@@ -133,7 +133,7 @@ def scenario_of(
     Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
     """
     from neocpu.plan.simulation.costs import StageOptions
-    from neocpu.plan.simulation.noise import Faults, Jitter
+    from neocpu.plan.simulation.noise import Jitter, NodeFaults
     from neocpu.plan.simulation.scenario import Scenario
 
     refuse_towers(config)
@@ -167,7 +167,7 @@ def scenario_of(
         steps=course.steps,
         cache_share=changes.cache_share,
         jitter=Jitter(changes.jitter_variation, changes.jitter_slow_ranks, changes.jitter_slow_by),
-        faults=Faults(
+        faults=NodeFaults(
             node=3600 * changes.faults_node_hours,
             save=changes.faults_save_s,
             restart=changes.faults_restart_s,
