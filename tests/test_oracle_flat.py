@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from neocpu.cli import cli
 from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import codes_of
-from neocpu.oracle.answers import Answers
+from neocpu.oracle.answers import Answers, read_answers
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.flat import HEADER, HEADER_FILE, FlatSuite, open_suite, write_flat
 from neocpu.oracle.operator import Case
@@ -83,7 +83,9 @@ def test_arrays_stand_at_multiples_of_64_bytes(flat: Path) -> None:
         (lambda data: data[:24] + b"\x09" + data[25:], r"\(9\)"),
         (lambda data: data[:70] + bytes([data[70] ^ 4]) + data[71:], "damaged"),
         (lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:], "damaged"),
-        (lambda data: data[:35] + bytes([data[35] ^ 1]) + data[36:], "hash"),
+        (lambda data: data[:8] + b"\x01" + data[9:], "version 1"),
+        (lambda data: data[:28] + bytes([data[28] - 1]) + data[29:], "damaged"),
+        (lambda data: data[:35] + bytes([data[35] ^ 1]) + data[36:], "damaged"),
         (lambda data: data + b"x", "damaged"),
     ],
 )
@@ -131,10 +133,45 @@ def test_cpp_judges_every_output_as_python_does(
             truth = expected.truth
             anything_passes = truth.reference.size == 0 or np.isinf(truth.bound.reshape(-1)[-1])
             assert (right, changed) == ("1", "1" if anything_passes else "0"), question.case.name
-    cut = tmp_path / "cut.flat"
-    cut.write_bytes(flat.read_bytes()[:-9])
-    done = run(program, cut)
-    assert done.returncode == 2 and "damaged or truncated" in done.stderr
+    data = flat.read_bytes()
+    damaged = tmp_path / "damaged.flat"
+    for content, message in (
+        (data[:-9], "damaged or truncated"),
+        (data[:28] + bytes([data[28] - 1]) + data[29:], "damaged or truncated"),  # a case less
+        (data[:8] + b"\x01" + data[9:], "older layout"),
+    ):
+        damaged.write_bytes(content)
+        done = run(program, damaged)
+        assert done.returncode == 2 and message in done.stderr
+    done = run(program, tmp_path)
+    assert done.returncode == 2 and "is no file" in done.stderr
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_cpp_takes_half_types_as_numbers_and_tells_what_a_kernel_did_to_memory(
+    tmp_path: Path,
+) -> None:
+    narrow = [case for case in all_cases(["lookup"]) if case.options.get("output_format") == "fp16"]
+    smallest = min(narrow, key=lambda case: sum(array.nbytes for array in case.inputs.values()))
+    write_flat(tmp_path / "suite.flat", [ask(smallest)], 0)
+    program = tmp_path / "memory"
+    built = run(COMPILER, *FLAGS, "-o", program, ROOT / "tests/cpp/judge_memory.cpp")
+    assert built.returncode == 0, built.stderr
+    answers = tmp_path / "answers.safetensors"
+    done = run(program, tmp_path / "suite.flat", answers)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "codes: right",
+        "half numbers: right",
+        "half numbers, one changed: wrong",
+        "guarded: right",
+        "one unwritten: left unwritten: element 3",
+        "one behind: wrote outside: 0 bytes behind the end",
+        "one before: wrote outside: 1 bytes before the beginning",
+        "input: changed an input: element 0",
+    ]
+    with open_suite(tmp_path / "suite.flat") as suite:
+        assert check_suite(suite, read_answers(answers))
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")

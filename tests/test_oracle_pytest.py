@@ -32,6 +32,16 @@ def test_right(oracle_case):
 def test_wrong(oracle_case):
     oracle_case.check(answer(oracle_case, pooling="sum"))
 """
+CHANGES_AN_INPUT = """
+import pytest
+from neocpu import oracle
+
+@pytest.mark.oracle("lookup", pooling="mean", weights_format="fp32")
+def test_changed(oracle_case):
+    out = oracle.run(oracle_case.op, oracle_case.inputs, oracle_case.options, backend="reference")
+    oracle_case.inputs["weights"][0] = 7
+    oracle_case.check(out)
+"""
 MISNAMED = """
 import pytest
 
@@ -53,6 +63,13 @@ def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedPr
         text=True,
         timeout=120,
     )
+
+
+def test_a_kernel_that_changes_its_inputs_fails(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, CHANGES_AN_INPUT, "--oracle-cases", "lookup-mean", "--tb=short")
+    assert done.returncode == 1
+    assert "inputs/weights: changed an input: 1 elements" in done.stdout
+    assert "explained by changed_an_input" in done.stdout
 
 
 def test_every_case_is_asked_and_failures_are_explained_together(tmp_path: Path) -> None:

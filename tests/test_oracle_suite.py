@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from click import UsageError
 from click.testing import CliRunner, Result
 from sealed_files import as_older
 
@@ -60,6 +61,26 @@ def safetensors(path: Path, named: dict[str, np.ndarray]) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def test_a_report_replaces_a_report_and_nothing_else(
+    suite: Path, right: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    answers = tmp_path / "answers.npz"
+    np.savez(answers, **right)
+    for option in ("--html", "--json"):
+        report = tmp_path / f"report{option}"
+        for _ in range(2):
+            assert invoke("oracle", "check", suite, answers, option, report).return_value == 0
+        report.write_text("notes on this kernel")
+        with pytest.raises(UsageError, match=f"report{option} exists; --force replaces it"):
+            invoke("oracle", "check", suite, answers, option, report)
+
+
+def test_h5py_opens_a_suite_that_is_open(suite: Path) -> None:
+    with Suite(suite) as ours, h5py.File(suite) as theirs, Suite(suite) as again:
+        assert list(ours) == list(theirs["cases"]) == list(again)
+        assert ours[next(iter(ours))].sha256
+
+
 @pytest.mark.parametrize("kind", ["h5", "npz", "safetensors"])
 def test_answers_of_every_kind_pass_and_a_changed_one_fails(
     suite: Path, right: dict[str, np.ndarray], kind: str, tmp_path: Path
@@ -80,7 +101,6 @@ def test_answers_of_every_kind_pass_and_a_changed_one_fails(
         done = invoke(
             "oracle",
             "check",
-            "--force",
             suite,
             path,
             "--json",

@@ -43,6 +43,11 @@ DIM_MULTIPLE = click.option(
 )
 
 
+# what the beginning of a report has, as JSON and as HTML
+REPORT_MARKS = (b'"format": "neocpu-oracle-report"', b"<title>oracle: ")
+REPORT_HEAD = 4096  # bytes
+
+
 @dataclass(frozen=True)
 class ReportFiles:
     """Files of the report, where they are wanted."""
@@ -55,7 +60,8 @@ class ReportFiles:
         """Raise UsageError and DataError for files that may not be replaced; sources : are read."""
         for path in (self.as_json, self.as_html):
             if path is not None:
-                check_target(path, self.force, sources)
+                # who writes a kernel checks again and again: an earlier report gives way
+                check_target(path, self.force or _is_report(path), sources)
         if self.as_json is not None and self.as_json == self.as_html:
             raise click.UsageError(f"{self.as_json}: --json and --html cannot write the same file")
 
@@ -71,6 +77,15 @@ class ReportFiles:
                     click.echo(f"neocpu: {path}: cannot be written: {error.strerror}", err=True)
                     written = False
         return written
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file is a report of an earlier check."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(REPORT_HEAD)
+    return any(mark in head for mark in REPORT_MARKS)
 
 
 @click.group()
@@ -272,7 +287,7 @@ def include() -> None:
     help="How long to look for what explains wrong answers; the verdicts come first.",
 )
 @click.option("--quick", is_flag=True, help="Verdicts only, no explanations.")
-@force_option("a report")
+@force_option("another file than an earlier report")
 @as_record("files", ReportFiles)
 def check(
     suite: Path,

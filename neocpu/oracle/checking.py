@@ -269,6 +269,7 @@ def check(
     strict: bool = False,
     runs: str = "seeds",
     budget: float = BUDGET,
+    effects: Iterable[Verdict] = (),
 ) -> Report:
     """Is this answer right?
 
@@ -279,6 +280,7 @@ def check(
     runs : "seeds" if such runs of an output that is rounded stochastically have a seed each,
         "repeats" if all have the one of the options.
     budget : seconds for explanations of a wrong answer.
+    effects : failures seen while the kernel ran, as `guards` finds them.
     Returns a Report: true when all that was answered is right; str(report) says what is wrong.
     Raises OracleError for an unknown operator, option, preset or output, or where nothing was
     answered.
@@ -304,6 +306,7 @@ def check(
         answers = {o + REPEATS if o in stochastic else o: x for o, x in answers.items()}
     case = Case("this call", op, input_arrays, complete, "")
     outcome, trial = _judged(case, dict(truths), answers, canonical, bits, preset)
+    outcome = replace(outcome, verdicts=(*outcome.verdicts, *effects))
     report = Report(
         cases=tuple(judged_by_seed([outcome])),
         unknown=(),

@@ -2,7 +2,7 @@
 
     byte 0   8s   NEOFLAT and a NUL        all numbers are little-endian
          8   u32  version of this layout
-        12   u32  CRC-32 (as zlib's) of all bytes from 64 on
+        12   u32  CRC-32 (as zlib's) of all bytes from 16 on
         16   u64  bytes of the file
         24   u32  version of the suite's format
         28   u32  cases
@@ -48,7 +48,8 @@ from neocpu.oracle.suite import VERSION as SUITE_VERSION
 from neocpu.tables.hdf5.walk import one_line
 
 MAGIC = b"NEOFLAT\0"
-VERSION = 1
+VERSION = 2  # 2: the checksum covers what the header says, too
+CHECKED_FROM = 16  # the first byte that the checksum covers
 HEADER = struct.Struct("<8sIIQII32s")
 ALIGNMENT = 64
 HEADER_FILE = Path(__file__).with_name("neocpu_oracle.hpp")
@@ -160,17 +161,12 @@ def write_flat(path: str | Path, questions: Iterable[Question], seed: int) -> st
         hashes.append((question.case.name, question.sha256))
     digest = suite_digest(hashes, seed)
     body = directory.body()
-    header = HEADER.pack(
-        MAGIC,
-        VERSION,
-        zlib.crc32(body),
-        HEADER.size + len(body),
-        SUITE_VERSION,
-        len(hashes),
-        bytes.fromhex(digest),
-    )
+    size = HEADER.size + len(body)
+    facts = (size, SUITE_VERSION, len(hashes), bytes.fromhex(digest))
+    unchecked = HEADER.pack(MAGIC, VERSION, 0, *facts)
+    crc = zlib.crc32(body, zlib.crc32(unchecked[CHECKED_FROM:]))
     with whole_file(Path(path)) as partial:
-        partial.write_bytes(header + body)
+        partial.write_bytes(HEADER.pack(MAGIC, VERSION, crc, *facts) + body)
     return digest
 
 
@@ -304,7 +300,7 @@ class FlatSuite(Mapping[str, Question]):
                 f"{self.path}: flat suite of version {version} ({self._suite_version}), this "
                 f"neocpu reads {VERSION} ({SUITE_VERSION}): export again"
             )
-        if size != len(data) or crc != zlib.crc32(data[HEADER.size :]):
+        if size != len(data) or crc != zlib.crc32(memoryview(data)[CHECKED_FROM:]):
             raise self._damaged(f"{len(data):,} of {size:,} bytes, or others than were written")
         self.sha256 = sha256.hex()
         return int(cases)

@@ -57,6 +57,12 @@ private:
     std::size_t count_;
 };
 
+/// Numbers that C++ has no name for: _Float16, __half, __nv_bfloat16, c10::Half, ... They are no
+/// integers and convert to float, so they are judged as numbers, never as codes.
+template <class T>
+constexpr bool is_narrow_number = !std::is_arithmetic_v<T> && !std::is_enum_v<T> &&
+                                  std::is_constructible_v<float, T>;
+
 /// NumPy's name of an element type.
 template <class T>
 std::string dtype_of() {
@@ -238,6 +244,10 @@ public:
         out.size = 1;
         for (std::uint32_t axis = 0; axis < axes; ++axis) {
             out.shape.push_back(number<std::uint64_t>());
+            constexpr auto most = std::numeric_limits<std::size_t>::max();
+            if (out.shape.back() != 0 && out.size > most / out.shape.back()) {
+                throw Error(path_ + ": " + out.name + " has a shape beyond memory");
+            }
             out.size *= out.shape.back();
         }
         const auto start = number<std::uint64_t>();
@@ -245,8 +255,8 @@ public:
         if (start > size_ || bytes > size_ - start || start % 64 != 0) {
             throw Error(path_ + ": " + out.name + " goes beyond the file's end");
         }
-        const std::size_t width = out.dtype.size() > 2 ? std::stoul(out.dtype.substr(2)) : 0;
-        if (width == 0 || out.size != bytes / width) {
+        const std::size_t width = width_of(out);
+        if (bytes % width != 0 || out.size != bytes / width) {
             throw Error(path_ + ": " + out.name + " has not the bytes of its shape");
         }
         out.bytes = data_ + start;
@@ -279,6 +289,16 @@ public:
     }
 
 private:
+    /// Bytes of an element.
+    std::size_t width_of(const Array& array) const {
+        const std::string& dtype = array.dtype;
+        const char digit = dtype.size() == 3 ? dtype[2] : '0';
+        if (digit != '1' && digit != '2' && digit != '4' && digit != '8') {
+            throw Error(path_ + ": " + array.name + " has elements of unknown type " + dtype);
+        }
+        return static_cast<std::size_t>(digit - '0');
+    }
+
     Output output() {
         Output out;
         out.name = text();
@@ -312,7 +332,13 @@ private:
 class Suite {
 public:
     explicit Suite(const std::string& path) {
-        std::ifstream file(path, std::ios::binary | std::ios::ate);
+        std::ifstream file(path, std::ios::binary);
+        // A directory opens as a file does, and says only when it is read that it is none.
+        if (file && file.peek() == std::ifstream::traits_type::eof() && !file.eof()) {
+            throw Error(path + ": is no file; name a flat suite");
+        }
+        file.clear(file.rdstate() & ~std::ios::eofbit);
+        file.seekg(0, std::ios::end);
         if (!file) throw Error(path + ": cannot be read");
         const auto size = static_cast<std::size_t>(file.tellg());
         bytes_.reset(static_cast<std::byte*>(::operator new(size + 1, std::align_val_t(64))));
@@ -326,9 +352,10 @@ public:
         const auto version = header.number<std::uint32_t>();
         const auto crc = header.number<std::uint32_t>();
         const auto file_bytes = header.number<std::uint64_t>();
-        if (version != 1) throw Error(path + ": of a newer layout; take the newer header");
+        if (version > layout) throw Error(path + ": of a newer layout; take the newer header");
+        if (version < layout) throw Error(path + ": of an older layout; export it again");
         if (file_bytes != size ||
-            crc != detail::crc32(bytes_.get() + header_size, size - header_size)) {
+            crc != detail::crc32(bytes_.get() + checked_from, size - checked_from)) {
             throw Error(path + ": damaged or truncated; export it again");
         }
         header.number<std::uint32_t>();  // version of the suite's format
@@ -351,7 +378,9 @@ public:
     std::int64_t seed = 0;
 
 private:
+    static constexpr std::uint32_t layout = 2;
     static constexpr std::size_t header_size = 64;
+    static constexpr std::size_t checked_from = 16;  // the first byte that the checksum covers
     detail::Bytes bytes_;
     std::vector<Case> cases_;
 };
@@ -475,22 +504,28 @@ inline Verdict judge_integers(const Output& output, const std::vector<std::int64
 
 }  // namespace detail
 
-/// Is this answer right? Floats are numbers; of exact outputs T is an integer; of narrow outputs T
-/// is float, or an unsigned integer that holds the format's codes.
+/// Is this answer right? Floats are numbers, also those of half types such as _Float16, __half or
+/// __nv_bfloat16; of exact outputs T is an integer; of narrow outputs T may be an integer that holds
+/// the format's codes.
 template <class T>
 Verdict judge(const Output& output, const T* answer, std::size_t count) {
+    static_assert(std::is_arithmetic_v<T> || is_narrow_number<T>,
+                  "an answer is of numbers, of values that convert to float, or of integer codes");
     Verdict verdict;
     if (count != output.size()) {
         verdict.problem = "output " + output.name + " has " + std::to_string(output.size()) +
                           " elements, " + std::to_string(count) + " were given";
         return verdict;
     }
-    if constexpr (std::is_floating_point_v<T>) {
+    if constexpr (std::is_floating_point_v<T> || is_narrow_number<T>) {
         if (output.exact) {
             verdict.problem = "output " + output.name + " is of integers";
             return verdict;
         }
-        return detail::judge_numbers(output, [answer](std::size_t i) { return double(answer[i]); });
+        using Wide = std::conditional_t<std::is_floating_point_v<T>, T, float>;
+        return detail::judge_numbers(output, [answer](std::size_t i) {
+            return static_cast<double>(static_cast<Wide>(answer[i]));
+        });
     } else {
         if (output.exact) {
             return detail::judge_integers(output, {answer, answer + count});
@@ -505,19 +540,100 @@ Verdict judge(const Output& output, const T* answer, std::size_t count) {
     }
 }
 
+/// An array between two guard zones, for a kernel to read or to write. Everything but the elements of
+/// an input is full of ones: a NaN in every format, and -1. For a kernel on a device copy `memory()`,
+/// zones and all, there and back; the elements begin `zone_bytes` behind its beginning.
+template <class T>
+class Guarded {
+public:
+    /// A neighbour of the widest row, 2,048 columns of 8 bytes, lies within a zone.
+    static constexpr std::size_t zone_bytes = 16384;
+
+    /// An output of so many elements.
+    explicit Guarded(std::size_t count) : count_(count) {
+        const std::size_t size = memory_size();
+        memory_.reset(static_cast<std::byte*>(::operator new(size, std::align_val_t(64))));
+        std::memset(memory_.get(), 0xFF, size);
+    }
+    /// A copy of an input, which stays valid longer than this.
+    explicit Guarded(const View<T>& input) : Guarded(input.size()) {
+        input_ = reinterpret_cast<const std::byte*>(input.data());
+        if (input.size() != 0) std::memcpy(data(), input.data(), input.size() * sizeof(T));
+    }
+
+    T* data() { return reinterpret_cast<T*>(memory_.get() + zone_bytes); }
+    const T* data() const { return reinterpret_cast<const T*>(memory_.get() + zone_bytes); }
+    std::size_t size() const { return count_; }
+    std::byte* memory() { return memory_.get(); }
+    std::size_t memory_size() const { return 2 * zone_bytes + count_ * sizeof(T); }
+
+    /// What a kernel did that it must not do, in words; empty where it did nothing of the kind.
+    std::string problem() const {
+        const std::byte* elements = memory_.get() + zone_bytes;
+        const std::byte* behind = elements + count_ * sizeof(T);
+        for (std::size_t i = 0; i < zone_bytes; ++i) {
+            if (elements[-1 - static_cast<std::ptrdiff_t>(i)] != std::byte{0xFF}) {
+                return "wrote outside: " + std::to_string(i + 1) + " bytes before the beginning";
+            }
+            if (behind[i] != std::byte{0xFF}) {
+                return "wrote outside: " + std::to_string(i) + " bytes behind the end";
+            }
+        }
+        for (std::size_t i = 0; input_ != nullptr && i < count_ * sizeof(T); ++i) {
+            if (elements[i] != input_[i]) {
+                return "changed an input: element " + std::to_string(i / sizeof(T));
+            }
+        }
+        return "";
+    }
+    /// Was an element of an output never written?
+    bool unwritten(std::size_t i) const {
+        const std::byte* element = memory_.get() + zone_bytes + i * sizeof(T);
+        for (std::size_t byte = 0; byte < sizeof(T); ++byte) {
+            if (element[byte] != std::byte{0xFF}) return false;
+        }
+        return true;
+    }
+
+private:
+    std::size_t count_;
+    const std::byte* input_ = nullptr;
+    detail::Bytes memory_;
+};
+
+/// The same of an answer in a guarded buffer, which also tells elements that nobody wrote, and what
+/// was written outside.
+template <class T>
+Verdict judge(const Output& output, const Guarded<T>& answer) {
+    Verdict verdict = judge(output, answer.data(), answer.size());
+    verdict.problem += answer.problem();
+    if (verdict.wrong != 0 && answer.unwritten(verdict.first)) {
+        verdict.problem += (verdict.problem.empty() ? "" : "; ") +
+                           ("left unwritten: element " + std::to_string(verdict.first));
+    }
+    return verdict;
+}
+
 /// Answers on their way to a safetensors file, which `neocpu oracle check` reads and explains.
 class Answers {
 public:
-    /// One output of a case. A narrow format's name says that elements are its codes.
+    /// One output of a case. A narrow format's name says that elements are its codes; half types
+    /// are written as the fp32 numbers that they are.
     template <class T>
     void add(const Case& question, const Output& output, const T* answer) {
-        Entry entry;
-        entry.key = question.name + "/" + output.name;
-        entry.type = type_of<T>(output);
-        entry.shape = output.shape();
-        entry.bytes.resize(output.size() * sizeof(T));
-        if (!entry.bytes.empty()) std::memcpy(entry.bytes.data(), answer, entry.bytes.size());
-        entries_.push_back(std::move(entry));
+        if constexpr (is_narrow_number<T>) {
+            std::vector<float> wide(output.size());
+            for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = static_cast<float>(answer[i]);
+            add(question, output, wide.data());
+        } else {
+            Entry entry;
+            entry.key = question.name + "/" + output.name;
+            entry.type = type_of<T>(output);
+            entry.shape = output.shape();
+            entry.bytes.resize(output.size() * sizeof(T));
+            if (!entry.bytes.empty()) std::memcpy(entry.bytes.data(), answer, entry.bytes.size());
+            entries_.push_back(std::move(entry));
+        }
     }
 
     /// Write all. Throws Error where the file cannot be written.

@@ -88,7 +88,7 @@ class Operator:
     """One embedding operator: its interface, its canonical implementation, and its exact model.
 
     `run_` and `truth_` get options that are complete; callers use `run`, `truth` and `locate`,
-    which add the defaults.
+    which add the defaults. `in_place` says that a kernel may update inputs that are outputs, too.
     """
 
     name: str
@@ -99,6 +99,12 @@ class Operator:
     run_: Run = field(repr=False)
     truth_: TruthOf = field(repr=False)
     locate_: Locate | None = field(default=None, repr=False)
+    in_place: bool = False
+
+    @property
+    def updated(self) -> frozenset[str]:
+        """Names of inputs that a kernel may change; it may only read the others."""
+        return frozenset(self.inputs) & frozenset(self.outputs) if self.in_place else frozenset()
 
     def complete(self, options: Options) -> dict[str, Value]:
         """Options with the defaults filled in. Raises ValueError for an unknown option."""

@@ -1,18 +1,22 @@
-"""Does a kernel give the right answer each time it is called?"""
+"""Does a kernel give the right answer each time it is called, and touch nothing else?"""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from neocpu.core.errors import OracleError
-from neocpu.oracle.adapters import Array, to_numpy
+from neocpu.oracle.adapters import Array, arrays, to_numpy
 from neocpu.oracle.checking import check, find_operator
-from neocpu.oracle.operator import Value
+from neocpu.oracle.guards import GuardedCall, read_outside
+from neocpu.oracle.operator import Operator, Options, Truth, Value
 from neocpu.oracle.report import Report
+from neocpu.oracle.verdicts.compare import Verdict
 
-Kernel = Callable[[dict[str, Any], dict[str, Value]], Any]
+Kernel = Callable[..., Any]
 RUNS = 20
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def check_repeatedly(
@@ -29,7 +33,9 @@ def check_repeatedly(
     """Call a kernel several times with the same question, and judge all of its answers.
 
     kernel : kernel(inputs, options) -> one array, or outputs by name. Each call gets copies of the
-        inputs, so it may update them in place, and all options, defaults included.
+        inputs, so it may update tables and states in place, and all options, defaults included.
+        kernel(inputs, options, outputs) is handed buffers to write to by name, too, and may return
+        nothing. What it does to memory beside its answer is judged as well (guards.py).
     seeds : give every run a seed of its own (the option `seed`, and those that follow it); else all
         runs have the same options, and a kernel that rounds stochastically must repeat itself.
     bits, preset, strict : as those of `check`.
@@ -45,12 +51,13 @@ def check_repeatedly(
         raise OracleError(f"{op} has no option seed: give seeds=False")
     if runs < 1:
         raise OracleError(f"runs is {runs}: call the kernel at least once")
+    guarded = _GuardedKernel(kernel, inputs, _truths(operator, inputs, complete, kernel))
     answers = []
     for run in range(runs):
         call = {**complete, "seed": int(complete["seed"]) + run} if seeds else dict(complete)
-        # A kernel that updates in place must not answer another question the second time.
-        copies = {name: _copy(array) for name, array in inputs.items()}
-        answers.append(_arrays(kernel(copies, call)))
+        answers.append(guarded(call, operator.updated))
+    if any(np.isnan(array).any() for array in answers[-1].values() if array.dtype.kind == "f"):
+        guarded.look_outside(call, answers[-1])
     return check(
         op,
         inputs,
@@ -60,14 +67,57 @@ def check_repeatedly(
         preset,
         strict,
         runs="seeds" if seeds else "repeats",
+        effects=guarded.effects.values(),
     )
 
 
-def _copy(array: object) -> object:
-    """An array of the same kind that a kernel may write to."""
-    if hasattr(array, "clone"):  # torch
-        return array.clone()
-    return array.copy() if hasattr(array, "copy") else array
+def _truths(
+    operator: Operator, inputs: Mapping[str, object], options: Options, kernel: Kernel
+) -> dict[str, Truth]:
+    """The outputs that a kernel wants buffers for; none where it takes inputs and options only."""
+    try:
+        parameters = inspect.signature(kernel).parameters.values()
+    except (TypeError, ValueError):  # of some callables in C nobody knows
+        return {}
+    # A lambda in a loop binds the loop's names as defaults: these are nobody's buffers.
+    required = [p for p in parameters if p.default is p.empty and p.kind in POSITIONAL]
+    return operator.truth(arrays(inputs, "input"), options) if len(required) > 2 else {}
+
+
+class _GuardedKernel:
+    """A kernel, and what it did to memory beside its answers.
+
+    Attributes: effects, the first verdict of each kind on each buffer.
+    """
+
+    def __init__(
+        self, kernel: Kernel, inputs: Mapping[str, object], truths: dict[str, Truth]
+    ) -> None:
+        self._kernel = kernel
+        self._inputs = inputs
+        self._truths = truths
+        self.effects: dict[tuple[str, str], Verdict] = {}
+
+    def __call__(self, options: dict[str, Value], updated: frozenset[str]) -> dict[str, Array]:
+        """The outputs of one run."""
+        call = GuardedCall(self._inputs, self._truths)
+        answer = self._answer(call, options)
+        self._note(call.verdicts(updated))
+        return answer
+
+    def look_outside(self, options: dict[str, Value], answer: dict[str, Array]) -> None:
+        """Run once more with zeros in place of NaN around the inputs: another answer tells."""
+        zeros = GuardedCall(self._inputs, self._truths, zone_byte=0)
+        self._note(read_outside(answer, self._answer(zeros, options)))
+
+    def _answer(self, call: GuardedCall, options: dict[str, Value]) -> dict[str, Array]:
+        buffers = [call.outputs] if self._truths else []
+        answer = self._kernel(call.inputs, dict(options), *buffers)
+        return _arrays(call.outputs if answer is None and buffers else answer)
+
+    def _note(self, verdicts: list[Verdict]) -> None:
+        for verdict in verdicts:
+            self.effects.setdefault((verdict.output, verdict.mistakes[0].name), verdict)
 
 
 def _arrays(answer: object) -> dict[str, Array]:

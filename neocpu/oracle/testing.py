@@ -4,7 +4,7 @@ from neocpu.oracle.testing import assert_correct, cases
 
 @cases("lookup")
 def test_my_lookup(case):
-    assert_correct(case.op, case.inputs, my_lookup(case), case.options)
+    assert_correct(case.op, case.inputs, my_lookup, case.options)
 """
 
 from collections.abc import Mapping

@@ -362,6 +362,7 @@ BACKWARD = Operator(
     run_=backward_bits,
     truth_=_backward_truth,
     locate_=locate,
+    in_place=True,
 )
 UNIQUE_GRADIENT = Operator(
     name="unique_gradient",

@@ -222,6 +222,7 @@ KV_TRAJECTORY = Operator(
     },
     run_=_bits,
     truth_=_truth,
+    in_place=True,
 )
 
 OPERATORS = (KV_TRAJECTORY,)

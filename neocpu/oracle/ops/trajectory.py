@@ -167,6 +167,7 @@ TRAJECTORY = Operator(
         **({"step": int(output.split("/")[0][4:])} if "/" in output else {}),
         **locate(inputs, options, output, index),
     },
+    in_place=True,
 )
 
 OPERATORS = (TRAJECTORY,)

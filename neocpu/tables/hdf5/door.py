@@ -26,6 +26,7 @@ from neocpu.tables.hdf5.draft import SEALED
 from neocpu.tables.hdf5.walk import PROBLEMS, Attributes, NotAcceptable, Object, one_line, walk
 
 LARGEST_READ = 1 << 30  # bytes of a compressed array that are read at once
+LARGEST_IMAGE = 64 << 20  # bytes of a file that HDF5 is given as a whole
 Value = TypeVar("Value")
 
 
@@ -215,7 +216,11 @@ class File:
     def _walk(self) -> dict[str, Object]:
         """All objects of the file."""
         try:
-            self._h5 = h5py.File(self.path, "r", locking=False)
+            # HDF5 refuses a file that is open in the process with other flags of locking, as users'
+            # h5py has them; an image in memory has nothing to do with the file.
+            in_memory = self._status.st_size <= LARGEST_IMAGE
+            how = {"driver": "core", "backing_store": False} if in_memory else {"locking": False}
+            self._h5 = h5py.File(self.path, "r", **how)
             objects = walk(self._h5, self._status.st_size)
         except (NotAcceptable, *PROBLEMS) as error:
             raise self.damaged(one_line(error)) from error
