@@ -103,6 +103,22 @@ def _from_torch(tensor: object) -> Array:
     return coded(host.contiguous().view(code).numpy(), form)
 
 
+def to_torch(array: Array, device: object) -> Any:
+    """A torch tensor of an array's elements, on a device, that may be written to.
+
+    It shares memory with the array on the host; codes become elements of torch's own formats.
+    """
+    import torch
+
+    form = format_of(array)
+    if not form:
+        return torch.from_numpy(array).to(device)
+    codes = codes_of(array)
+    signed = torch.from_numpy(np.ascontiguousarray(codes).view(f"i{codes.itemsize}"))
+    names = {ours: theirs for theirs, ours in NAMES.items() if theirs.islower()}
+    return signed.view(getattr(torch, names.get(form, "float16"))).to(device)
+
+
 def _named(array: Array, name: str) -> Array:
     """The array with a dtype that is known here: ml_dtypes' narrow floats become codes.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.types import Bools
-from neocpu.oracle.adapters import CODES, NAMES, Array, codes_of, to_numpy
+from neocpu.oracle.adapters import CODES, Array, codes_of, to_numpy, to_torch
 from neocpu.oracle.operator import Truth
 from neocpu.oracle.verdicts.compare import Verdict
 from neocpu.oracle.verdicts.mistakes import Mistake
@@ -60,26 +60,15 @@ class Guarded:
     def __init__(self, original: Any, zone_byte: int = NAN_BYTE) -> None:
         self._original = original
         self._zone_byte = zone_byte
-        if isinstance(original, np.ndarray):
-            self._size = original.nbytes
-            whole = np.empty(2 * ZONE_BYTES + self._size + ALIGNMENT, np.uint8)
-            start = -whole.ctypes.data % ALIGNMENT
-            self._memory: Any = whole[start : start + 2 * ZONE_BYTES + self._size]
-            self._memory[...] = zone_byte
-            self.array: Any = self._inner().view(original.dtype).reshape(original.shape)
-            self.array[...] = original
-        else:
-            import torch
-
-            self._size = original.numel() * original.element_size()
-            self._memory = torch.full(
-                (2 * ZONE_BYTES + self._size,),
-                zone_byte,
-                dtype=torch.uint8,
-                device=original.device,
-            )
-            self.array = self._inner().view(original.dtype).view(original.shape)
-            self.array.copy_(original.detach())
+        self._size = original.nbytes
+        memory = np.empty(2 * ZONE_BYTES + self._size + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        memory = memory[start : start + 2 * ZONE_BYTES + self._size]
+        memory[...] = zone_byte
+        is_numpy = isinstance(original, np.ndarray)
+        self._memory: Any = memory if is_numpy else to_torch(memory, original.device)
+        self.array: Any = self._inner().view(original.dtype).reshape(original.shape)
+        self.array[...] = original if is_numpy else original.detach()
 
     def _inner(self) -> Any:
         return self._memory[ZONE_BYTES : ZONE_BYTES + self._size]
@@ -129,10 +118,12 @@ class GuardedCall:
             name: self._inputs[name].array if name in self._inputs else _copy(array)
             for name, array in inputs.items()
         }
-        tensor = next((a for a in inputs.values() if hasattr(a, "new_empty")), None)
+        tensor: Any = next((a for a in inputs.values() if hasattr(a, "new_empty")), None)
         self._patterns = {name: _unwritten(truth) for name, truth in (truths or {}).items()}
         self._outputs = {
-            name: Guarded(pattern if tensor is None else _like(tensor, pattern), zone_byte)
+            name: Guarded(
+                pattern if tensor is None else to_torch(pattern, tensor.device), zone_byte
+            )
             for name, pattern in self._patterns.items()
         }
         self.outputs = {name: guarded.array for name, guarded in self._outputs.items()}
@@ -201,19 +192,6 @@ def _unwritten(truth: Truth) -> Array:
         return np.full(shape, pattern, np.uint32).view(np.float32)
     codes = np.full(shape, pattern, CODES[truth.format])
     return codes.view([(truth.format, CODES[truth.format])])
-
-
-def _like(tensor: Any, array: Array) -> Any:
-    """A tensor of that array's elements, on the device of another tensor."""
-    import torch
-
-    codes = codes_of(array)
-    plain = torch.from_numpy(codes.view(f"i{codes.itemsize}") if array.dtype.names else codes)
-    if array.dtype.names:
-        form = array.dtype.names[0]
-        own_names = {ours: theirs for theirs, ours in NAMES.items() if theirs.islower()}
-        plain = plain.view(getattr(torch, own_names.get(form, "float16")))
-    return plain.to(tensor.device)
 
 
 def _copy(array: object) -> object:
