@@ -40,7 +40,7 @@ def _unreached(config: Config) -> Iterator[str]:
             members.setdefault((table.kind, factor), []).append((table.spec, parts))
     for (kind, factor), tables in members.items():
         full = sum(spec.rows * spec.dim for spec, _ in tables)
-        numbers = sum(physical[part] for part in {part for _, parts in tables for part in parts})
+        numbers = sum(physical[name] for name in {name for _, parts in tables for name in parts})
         if full < REACHED * factor * numbers:
             names = tables[0][0].name
             if len(tables) > 1:
@@ -59,7 +59,7 @@ def kinds_text(config: Config) -> str:
     for table, parts in zip(config.kinds, _parts(config)):
         name = table.spec.name
         if table.kind != FULL:
-            shown = tuple(part.replace(f"{name}.", "*.", 1) for part in parts if part != name)
+            shown = tuple(other.replace(f"{name}.", "*.", 1) for other in parts if other != name)
             members.setdefault((table.kind, shown), []).append(name)
     texts = []
     for (kind, shown), names in members.items():
@@ -73,6 +73,6 @@ def _parts(config: Config) -> list[tuple[str, ...]]:
     if not config.compositions:
         return [(table.name,) for table in config.tables]
     return [
-        tuple(dict.fromkeys(term.table for terms in part.terms for term in terms))
-        for part in config.compositions
+        tuple(dict.fromkeys(term.table for terms in composition.terms for term in terms))
+        for composition in config.compositions
     ]

@@ -315,14 +315,14 @@ def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> p
     return frame.rename(dict(zip(frame.columns, names)))
 
 
-def _joined(files: Sequence[Path], parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _joined(files: Sequence[Path], frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """The rows of all files, which must have the same columns."""
-    for path, part in zip(files, parts):
-        if part.columns != parts[0].columns:
+    for path, frame in zip(files, frames):
+        if frame.columns != frames[0].columns:
             raise DataError(
-                f"{path}: its columns are not those of {files[0]}: {', '.join(part.columns[:20])}"
+                f"{path}: its columns are not those of {files[0]}: {', '.join(frame.columns[:20])}"
             )
     try:
-        return pl.concat(parts, how="vertical_relaxed")
+        return pl.concat(frames, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{files[0]} and the others differ in types: {one_line(error)}") from error

@@ -97,7 +97,9 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
 
 def _operations(config: Config) -> list[object]:
     """Operations that compose tables of kinds, with what they are told; full tables have none."""
-    operations = {(part.operation, repr(part.options)) for part in config.compositions}
+    operations = {
+        (composition.operation, repr(composition.options)) for composition in config.compositions
+    }
     unpooled = ["rows"] * any(table.pooling == "none" for table in config.tables)
     unpooled += sorted({keys.normalise for keys in config.model.attention.values()})
     return [sorted(operations), *unpooled] if operations else []

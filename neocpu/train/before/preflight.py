@@ -153,13 +153,13 @@ def row_memory(config: Config, plan: Plan, pooling: Mapping[str, float]) -> int:
         return 0
     keys = bags(plan.tables)
     numbers = 0.0
-    for part in composition.parts:
-        if part.pooled:
+    for vectors in composition.parts:
+        if vectors.pooled:
             continue
-        tables = [plan.tables[keys[source.key].table] for source in part.sources]
-        width = 8 * sum(table.dim for table in tables) + 2 * part.dim
-        if part.attention is not None:
-            width += 3 * sum(part.attention.sizes)
+        tables = [plan.tables[keys[source.key].table] for source in vectors.sources]
+        width = 8 * sum(table.dim for table in tables) + 2 * vectors.dim
+        if vectors.attention is not None:
+            width += 3 * sum(vectors.attention.sizes)
         numbers += width * pooling.get(tables[0].name, 1.0)
     return int(4 * samples * numbers)
 

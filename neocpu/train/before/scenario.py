@@ -86,8 +86,8 @@ def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork
 def _projections(layout: ModelLayout) -> Tensors:
     """Matrices that project pooled vectors (kind md), once for each key."""
     parts = layout.composition.parts if layout.composition else ()
-    projected = [part for part in parts if part.operation == "project"]
-    return tuple(tensor for part in projected for tensor in part.tensors)
+    projected = [vectors for vectors in parts if vectors.operation == "project"]
+    return tuple(tensor for vectors in projected for tensor in vectors.tensors)
 
 
 def work_of(

@@ -94,11 +94,13 @@ class Compositions:
         self.columns = first_column + layout.physical_columns
         self._plain = Plain(first_column, layout)
         self._others = [
-            (part, make_operation(part, parameters))
-            for part in layout.parts
-            if part.pooled and part.operation not in PLAIN
+            (vectors, make_operation(vectors, parameters))
+            for vectors in layout.parts
+            if vectors.pooled and vectors.operation not in PLAIN
         ]
-        self._rows = [RowPart(part, parameters) for part in layout.parts if not part.pooled]
+        self._rows = [
+            RowPart(vectors, parameters) for vectors in layout.parts if not vectors.pooled
+        ]
         self._position = {key: position for position, key in enumerate(layout.unpooled)}
         self.row_terms: list[RowTerms] = []
         self._physical = np.empty((0, 0), np.float32)  # of the batch
@@ -119,11 +121,11 @@ class Compositions:
             return physical
         E = self._E.matrix(len(physical))
         self._plain.forward(physical, E)
-        for part, operation in self._others:
-            operation.forward(self._views(physical, part), self._columns(E, part))
+        for vectors, operation in self._others:
+            operation.forward(self._views(physical, vectors), self._columns(E, vectors))
         for rows in self._after_candidates():
-            sources = [lookups[self._position[source.key]] for source in rows.part.sources]
-            rows.forward(sources, self._target(E, rows.part), self._columns(E, rows.part))
+            sources = [lookups[self._position[source.key]] for source in rows.vectors.sources]
+            rows.forward(sources, self._target(E, rows.vectors), self._columns(E, rows.vectors))
         return E
 
     def backward(self, gradient: F32) -> F32:
@@ -137,15 +139,15 @@ class Compositions:
             gradient = total
             terms: dict[int, RowTerms] = {}
             for rows in reversed(self._after_candidates()):
-                part = rows.part
+                vectors = rows.vectors
                 by_source = rows.backward(
-                    self._columns(gradient, part), self._target(gradient, part)
+                    self._columns(gradient, vectors), self._target(gradient, vectors)
                 )
-                terms |= zip([source.key for source in part.sources], by_source)
+                terms |= zip([source.key for source in vectors.sources], by_source)
             self.row_terms = [terms[key] for key in self.layout.unpooled]
         self._plain.backward(gradient, self._physical, dE)
-        for part, operation in self._others:
-            operation.backward(self._columns(gradient, part), self._views(dE, part))
+        for vectors, operation in self._others:
+            operation.backward(self._columns(gradient, vectors), self._views(dE, vectors))
         return dE
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
@@ -163,23 +165,24 @@ class Compositions:
 
     def _after_candidates(self) -> list[RowPart]:
         """Keys without pooling: those that are pooled here before histories, which read them."""
-        return sorted(self._rows, key=lambda rows: rows.part.attention is not None)
+        return sorted(self._rows, key=lambda rows: rows.vectors.attention is not None)
 
-    def _target(self, E: F32, part: KeyVectors) -> F32:
+    def _target(self, E: F32, vectors: KeyVectors) -> F32:
         """The columns of the candidate of a history; of other keys none."""
-        if part.attention is None:
+        if vectors.attention is None:
             return E[:, :0]
-        first = self.first_column + part.attention.column
-        return E[:, first : first + part.attention.dim]
+        first = self.first_column + vectors.attention.column
+        return E[:, first : first + vectors.attention.dim]
 
-    def _columns(self, E: F32, part: KeyVectors) -> F32:
-        first = self.first_column + part.column
-        return E[:, first : first + part.dim]
+    def _columns(self, E: F32, vectors: KeyVectors) -> F32:
+        first = self.first_column + vectors.column
+        return E[:, first : first + vectors.dim]
 
-    def _views(self, physical: F32, part: KeyVectors) -> list[F32]:
-        starts = [self.first_column + source.column for source in part.sources]
+    def _views(self, physical: F32, vectors: KeyVectors) -> list[F32]:
+        starts = [self.first_column + source.column for source in vectors.sources]
         return [
-            physical[:, first : first + source.width] for first, source in zip(starts, part.sources)
+            physical[:, first : first + source.width]
+            for first, source in zip(starts, vectors.sources)
         ]
 
 
@@ -198,7 +201,9 @@ def warm_up(layout: CompositionLayout) -> None:
 
 def _two_lookups(layout: CompositionLayout, key: int) -> KeyLookups:
     """A lookup for each of two samples in a physical table that does not pool."""
-    sources = [source for part in layout.parts for source in part.sources if source.key == key]
+    sources = [
+        source for vectors in layout.parts for source in vectors.sources if source.key == key
+    ]
     places = np.arange(2, dtype=np.int64)
     return KeyLookups(
         offsets=np.arange(3, dtype=np.int64),

@@ -78,28 +78,32 @@ class CompositionLayout:
     @property
     def columns(self) -> int:
         """Columns of E, without the bottom MLP's."""
-        return sum(part.dim for part in self.parts)
+        return sum(vectors.dim for vectors in self.parts)
 
     @property
     def unpooled(self) -> tuple[int, ...]:
         """Physical keys whose tables do not pool, ascending."""
-        keys = {source.key for part in self.parts if not part.pooled for source in part.sources}
+        keys = {
+            source.key for vectors in self.parts if not vectors.pooled for source in vectors.sources
+        }
         return tuple(sorted(keys))
 
     @property
     def once(self) -> frozenset[int]:
         """Those of them that look each row up once."""
-        parts = [part for part in self.parts if part.operation in LOOK_UP_ONCE]
-        return frozenset(source.key for part in parts for source in part.sources)
+        parts = [vectors for vectors in self.parts if vectors.operation in LOOK_UP_ONCE]
+        return frozenset(source.key for vectors in parts for source in vectors.sources)
 
     def tensors(self) -> Tensors:
         """(name, shape) of the parameters, those of each table once."""
         shapes = {
-            part.parameter(name): shape for part in self.parts for name, shape in part.tensors
+            vectors.parameter(name): shape
+            for vectors in self.parts
+            for name, shape in vectors.tensors
         }
-        for part in self.parts:
-            if part.attention is not None:
-                shapes.update(part.attention.tensors())
+        for vectors in self.parts:
+            if vectors.attention is not None:
+                shapes.update(vectors.attention.tensors())
         return tuple(shapes.items())
 
 
@@ -127,7 +131,7 @@ def composition_layout(
     column = 0
     for spec, composition in zip(logical, compositions, strict=True):
         for terms in composition.terms:
-            part = KeyVectors(
+            vectors = KeyVectors(
                 table=spec.name,
                 column=column,
                 dim=spec.dim,
@@ -138,14 +142,14 @@ def composition_layout(
                 options=composition.options,
                 attention=histories.get(next(names)),
             )
-            _check_rows(part, physical)
-            width = sum(source.width for source in part.sources)
-            if part.operation == COPY and width != spec.dim:
+            _check_rows(vectors, physical)
+            width = sum(source.width for source in vectors.sources)
+            if vectors.operation == COPY and width != spec.dim:
                 raise ConfigError(
                     f"tables.{spec.name}.dim: {spec.dim}, but its parts have {width} columns "
                     "together"
                 )
-            parts.append(part)
+            parts.append(vectors)
             column += spec.dim
     return CompositionLayout(tuple(parts), _columns(physical))
 
@@ -161,19 +165,19 @@ def _model_keys(logical: Sequence[TableSpec]) -> list[ModelKey]:
     return keys
 
 
-def _check_rows(part: KeyVectors, physical: Sequence[TableSpec]) -> None:
+def _check_rows(vectors: KeyVectors, physical: Sequence[TableSpec]) -> None:
     """Raise ConfigError for sources that cannot be combined lookup by lookup."""
     # a bag's vector and a lookup's row have different numbers of lines
-    if len({source.pooling == "none" for source in part.sources}) > 1:
+    if len({source.pooling == "none" for source in vectors.sources}) > 1:
         raise ConfigError(
-            f"tables.{part.table}: some of its parts pool and others do not; give all of them "
+            f"tables.{vectors.table}: some of its parts pool and others do not; give all of them "
             'pooling "none", or none of them'
         )
     keys = bags(physical)
-    weighted = sum(physical[keys[source.key].table].weighted for source in part.sources)
-    if not part.pooled and weighted > 1 and part.operation == "multiply":
+    weighted = sum(physical[keys[source.key].table].weighted for source in vectors.sources)
+    if not vectors.pooled and weighted > 1 and vectors.operation == "multiply":
         raise ConfigError(
-            f"tables.{part.table}: a weight of a lookup would be multiplied into each of its "
+            f"tables.{vectors.table}: a weight of a lookup would be multiplied into each of its "
             "parts; choose another operation, or a table without weights"
         )
 

@@ -36,13 +36,13 @@ def forward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Column
     columns.
     """
     steps = [ColumnStep(COPY, 0, first_column, 0)]
-    for part in parts:
-        target = first_column + part.column
-        operands = [first_column + source.column for source in part.sources]
-        if part.operation != "copy" and len(operands) > 1:
-            steps += _chain(PLAIN[part.operation], target, part.dim, *operands)
+    for vectors in parts:
+        target = first_column + vectors.column
+        operands = [first_column + source.column for source in vectors.sources]
+        if vectors.operation != "copy" and len(operands) > 1:
+            steps += _chain(PLAIN[vectors.operation], target, vectors.dim, *operands)
             continue
-        for source, operand in zip(part.sources, operands):
+        for source, operand in zip(vectors.sources, operands):
             steps.append(ColumnStep(COPY, target, source.width, operand))
             target += source.width
     return list(_joined(steps))
@@ -51,24 +51,24 @@ def forward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[Column
 def backward_steps(first_column: int, parts: Sequence[KeyVectors]) -> list[ColumnStep]:
     """Steps from the gradient of E, and E physical, to the gradient of E physical."""
     steps = [ColumnStep(COPY, 0, first_column, 0)]
-    for part in parts:
-        gradient = first_column + part.column
-        numbers = list(range(len(part.sources)))
-        if part.operation == "multiply":
+    for vectors in parts:
+        gradient = first_column + vectors.column
+        numbers = list(range(len(vectors.sources)))
+        if vectors.operation == "multiply":
             numbers.reverse()  # of two factors, columns are read in ascending order: a fifth faster
         for number in numbers:
-            source = part.sources[number]
+            source = vectors.sources[number]
             target = first_column + source.column
             factors = [
                 first_column + factor.column
-                for other, factor in enumerate(part.sources)
+                for other, factor in enumerate(vectors.sources)
                 if other != number
             ]
-            if part.operation == "multiply" and factors:
+            if vectors.operation == "multiply" and factors:
                 steps += _chain(MULTIPLY, target, source.width, gradient, *factors)
             else:
                 steps.append(ColumnStep(COPY, target, source.width, gradient))
-            if part.operation == "copy":
+            if vectors.operation == "copy":
                 gradient += source.width
     return list(_joined(steps))
 
@@ -103,7 +103,9 @@ class Plain:
     """
 
     def __init__(self, first_column: int, layout: CompositionLayout) -> None:
-        parts = [part for part in layout.parts if part.pooled and part.operation in PLAIN]
+        parts = [
+            vectors for vectors in layout.parts if vectors.pooled and vectors.operation in PLAIN
+        ]
         self._forward = np.array(forward_steps(first_column, parts), np.uint64)
         self._backward = np.array(backward_steps(first_column, parts), np.uint64)
         columns = first_column + layout.columns

@@ -46,28 +46,28 @@ class LogicalRows:
         self._read = read
         self._moved = moved
 
-    def rows(self, part: KeyVectors, rows: Ints) -> F32:
+    def rows(self, vectors: KeyVectors, rows: Ints) -> F32:
         """Rows i64[n] of the table of a key of the model, f32[n, dim]."""
-        out = np.empty((rows.size, part.dim), np.float32)
-        sources = [self._source(rows, *place) for place in self._mapped_keys(part, rows)]
+        out = np.empty((rows.size, vectors.dim), np.float32)
+        sources = [self._source(rows, *place) for place in self._mapped_keys(vectors, rows)]
         # a bag of one lookup of weight 1 gives the row itself
-        by_lookup = make_row_operation(part, self._parameters)
+        by_lookup = make_row_operation(vectors, self._parameters)
         if by_lookup is not None:
             by_lookup.forward([_bags_of_one(*source) for source in sources], out)
         else:
             values = [values for _, values in sources]
-            make_operation(part, self._parameters).forward(values, out)
+            make_operation(vectors, self._parameters).forward(values, out)
         return out
 
-    def places(self, part: KeyVectors, rows: Ints) -> Iterator[tuple[int, Ints]]:
+    def places(self, vectors: KeyVectors, rows: Ints) -> Iterator[tuple[int, Ints]]:
         """(physical table, its rows i64[n] or -1) of each source, for rows of the logical table."""
-        for key, mapped in self._mapped_keys(part, rows):
+        for key, mapped in self._mapped_keys(vectors, rows):
             yield key.table, mapped
 
-    def _mapped_keys(self, part: KeyVectors, rows: Ints) -> Iterator[tuple[BatchKey, Ints]]:
+    def _mapped_keys(self, vectors: KeyVectors, rows: Ints) -> Iterator[tuple[BatchKey, Ints]]:
         """The key of each source, and the row of its table for each row, -1 where it has none."""
-        moved = self._moved[part.table](rows) if part.table in self._moved else None
-        for number, source in enumerate(part.sources):
+        moved = self._moved[vectors.table](rows) if vectors.table in self._moved else None
+        for number, source in enumerate(vectors.sources):
             key = self._keys[source.key]
             mapped = rows
             if moved is not None:

@@ -26,21 +26,21 @@ from neocpu.train.model.operations.rows import BagSums
 
 
 class RowPart:
-    """One key of the model. part : its layout. parameters : of the model, by name."""
+    """One key of the model. vectors : its layout. parameters : of the model, by name."""
 
-    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
-        self.part = part
-        self._row_operation: RowOperation | None = make_row_operation(part, parameters)
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
+        self.vectors = vectors
+        self._row_operation: RowOperation | None = make_row_operation(vectors, parameters)
         self._operation: Operation | None = None
-        if self._row_operation is None and not part.plain:
-            self._operation = make_operation(part, parameters)
+        if self._row_operation is None and not vectors.plain:
+            self._operation = make_operation(vectors, parameters)
         self._attention: Attention | None = None
-        if part.attention is not None:
-            self._attention = Attention(part.attention, parameters)
-        pooling = "mean" if part.pooling == "mean" else "sum"
-        self._sums = BagSums(pooling, part.dim)
-        self._rows = Buffer(part.dim)
-        self._gradients = [Buffer(source.width) for source in part.sources]
+        if vectors.attention is not None:
+            self._attention = Attention(vectors.attention, parameters)
+        pooling = "mean" if vectors.pooling == "mean" else "sum"
+        self._sums = BagSums(pooling, vectors.dim)
+        self._rows = Buffer(vectors.dim)
+        self._gradients = [Buffer(source.width) for source in vectors.sources]
         self._offsets = np.zeros(1, np.int64)
 
     def forward(self, sources: Sequence[KeyLookups], target: F32, out: F32) -> None:

@@ -64,10 +64,10 @@ class TowerLayout:
             # all keys of the tower share it, so their dims are one
             ("feature", self.module.feature_vectors * self.module.width, self.dims[0]),
         )
-        for part, outputs, inputs in parts:
+        for layer, outputs, inputs in parts:
             if outputs:
-                tensors.append((f"towers.{self.name}.{part}.weight", (outputs, inputs)))
-                tensors.append((f"towers.{self.name}.{part}.bias", (outputs,)))
+                tensors.append((f"towers.{self.name}.{layer}.weight", (outputs, inputs)))
+                tensors.append((f"towers.{self.name}.{layer}.bias", (outputs,)))
         return tuple(tensors)
 
 

@@ -29,11 +29,13 @@ class Tower:
     ) -> None:
         self.layout = layout
         self._columns = columns
-        self._parts = [name[: -len(".weight")] for name, _ in layout.tensors()[::2]]
-        self._weights = [parameters[f"{part}.weight"] for part in self._parts]
-        self._biases = [parameters[f"{part}.bias"] for part in self._parts]
-        # samples -> rows of a part's matrix: the feature layer has one for each key
-        self._rows = [len(layout.keys) if part.endswith(".feature") else 1 for part in self._parts]
+        self._layers = [name[: -len(".weight")] for name, _ in layout.tensors()[::2]]
+        self._weights = [parameters[f"{layer}.weight"] for layer in self._layers]
+        self._biases = [parameters[f"{layer}.bias"] for layer in self._layers]
+        # samples -> rows of a layer's matrix: the feature layer has one for each key
+        self._rows = [
+            len(layout.keys) if layer.endswith(".feature") else 1 for layer in self._layers
+        ]
         self._x = Buffer(layout.inputs)
         self._dx = Buffer(layout.inputs)
         self._sum = Buffer(layout.inputs)
@@ -89,10 +91,10 @@ class Tower:
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Write the gradients of weights and biases, summed over each of the nodes."""
         x = self._x.matrix(self._samples)
-        for part, rows, buffer in zip(self._parts, self._rows, self._gradients):
+        for layer, rows, buffer in zip(self._layers, self._rows, self._gradients):
             outer = _with_rows(buffer.matrix(self._samples), rows)
             for node in nodes:
-                node.write(part, outer, _with_rows(x, rows), rows)
+                node.write(layer, outer, _with_rows(x, rows), rows)
 
     def _gather(self, E: F32, x: F32) -> None:
         start = 0

@@ -70,7 +70,7 @@ class ModelCost:
             for size in sizes:
                 if size.decision.open:
                     # a mean is linear in each mixture, so what the others make is the slope
-                    rest = _product([part for part in sizes if part is not size], mixtures)
+                    rest = _product([other for other in sizes if other is not size], mixtures)
                     gradients[size.decision.name] += rest * np.array(size.values)
         return gradients
 

@@ -140,8 +140,8 @@ def _theta_optimizer(world: World, model: Supernet) -> DenseOptimizer:
         weight_decay=0.0,
         weight_decay_mode="none",
     )
-    part = slice(model.shared, model.flat.size)
-    optimizer = DenseOptimizer(rule, model.flat[part])
+    span = slice(model.shared, model.flat.size)
+    optimizer = DenseOptimizer(rule, model.flat[span])
     # views: checkpoints and digest have theta's state with that of the parameters
-    optimizer.state = {name: world.dense.state[name][part] for name in optimizer.state}
+    optimizer.state = {name: world.dense.state[name][span] for name in optimizer.state}
     return optimizer

@@ -98,7 +98,7 @@ class Mixture:
         self.weights = np.ones(len(decision.choices), np.float32)
         self.sums = Sums(name, dim * self.weights.size)
         self._dim = dim
-        self._part = Buffer(dim)
+        self._weighted = Buffer(dim)
 
     def choose(self, m: Floats) -> None:
         """Take the mixture m f64[choices]."""
@@ -107,10 +107,10 @@ class Mixture:
     def forward(self, parts: list[F32], out: F32) -> None:
         """out f32[b, dim] = sum of the parts, each f32[b, dim], with their weights, in order."""
         np.multiply(parts[0], self.weights[0], out=out)
-        part = self._part.matrix(len(out))
+        weighted = self._weighted.matrix(len(out))
         for vectors, weight in zip(parts[1:], self.weights[1:]):
-            np.multiply(vectors, weight, out=part)
-            np.add(out, part, out=out)
+            np.multiply(vectors, weight, out=weighted)
+            np.add(out, weighted, out=out)
 
     def backward(self, gradient: F32, parts: list[F32], out: list[F32], learn: bool) -> None:
         """Write the gradient of each part, from that of the mixture; arguments as of `forward`,
@@ -126,4 +126,4 @@ class Mixture:
 
     def gradient(self, sums: NDArray[np.float32]) -> Floats:
         """Gradient f64[choices] of m from the sums of the products."""
-        return np.array([in_order(part) for part in sums.reshape(-1, self._dim)])
+        return np.array([in_order(columns) for columns in sums.reshape(-1, self._dim)])

@@ -136,11 +136,11 @@ def supernet_config(config: Config, space: Space, **search: int) -> Config:
     search hold it. search : further keys of `[search]` that it notes.
     """
     # each number of rows hashes values to other rows, so each is a table of its own
-    parts = (part for table in space.tables for part in table.parts)
+    specs = (spec for table in space.tables for spec in table.parts)
     values = {
         **config.chosen,
         **space.keys(space.largest),
-        "tables": {part.name: _table_keys(part) for part in parts},
+        "tables": {spec.name: _table_keys(spec) for spec in specs},
         "search.supernet": True,
         **{f"search.{key}": value for key, value in search.items()},
     }
@@ -173,7 +173,7 @@ def space_of(config: Config) -> Space:
     )
     if not space.decisions:
         raise _wrong(config, "search", "there is nothing to choose; name search.top = [[32, 64]]")
-    names = [part.name for table in space.tables for part in table.parts]
+    names = [spec.name for table in space.tables for spec in table.parts]
     # parts are called TABLE.ROWS, which may be a table of the config already
     if len(set(names)) < len(names):
         raise _wrong(config, "search.rows", "a table is called as a part of another would be")

@@ -19,7 +19,7 @@ class KeyChoices:
     def __init__(self, name: str, table: TableChoice, column: int, parts: Sequence[int]) -> None:
         dim = table.dim.largest
         self.columns = slice(column, column + dim)
-        self.parts = [slice(part, part + dim) for part in parts]
+        self.parts = [slice(start, start + dim) for start in parts]
         self.mask = Mask(f"{name}.dim", table.dim) if table.dim.open else None
         self.mixture = Mixture(f"{name}.rows", table.rows, dim) if table.rows.open else None
         self._mixed = Buffer(dim)
@@ -30,7 +30,7 @@ class KeyChoices:
         vectors = E[:, self.parts[0]]
         if self.mixture:
             vectors = self._mixed.matrix(len(E))
-            self.mixture.forward([E[:, part] for part in self.parts], vectors)
+            self.mixture.forward([E[:, columns] for columns in self.parts], vectors)
         # what the mask multiplied, for its gradient
         self._vectors = vectors
         if self.mask:
@@ -46,8 +46,10 @@ class KeyChoices:
         if self.mask:
             self.mask.backward(of_vectors, self._vectors, learn)
         if self.mixture:
-            parts = [E[:, part] for part in self.parts]
-            self.mixture.backward(of_vectors, parts, [dE[:, part] for part in self.parts], learn)
+            parts = [E[:, columns] for columns in self.parts]
+            self.mixture.backward(
+                of_vectors, parts, [dE[:, columns] for columns in self.parts], learn
+            )
         else:
             dE[:, self.parts[0]] = of_vectors
 
@@ -71,9 +73,9 @@ class TableChoices:
             features = table.spec.features
             for position, feature in enumerate(features):
                 parts = [
-                    self.columns + (part * len(features) + position) * dim
+                    self.columns + (choice * len(features) + position) * dim
                     # E of the tables has table after table, in each the features side by side
-                    for part in range(len(table.rows.choices))
+                    for choice in range(len(table.rows.choices))
                 ]
                 self._keys.append(KeyChoices(f"{feature}@{table.spec.name}", table, column, parts))
                 column += dim

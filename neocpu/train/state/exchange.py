@@ -63,7 +63,7 @@ class _Stream:
 
     def counts(self) -> tuple[int, int]:
         """Integers and floats in it."""
-        return sum(part.size for part in self.ints), sum(part.size for part in self.floats)
+        return sum(array.size for array in self.ints), sum(array.size for array in self.floats)
 
 
 class PieceExchange:
@@ -112,7 +112,7 @@ class PieceExchange:
         self, parts: Sequence[Sequence[Elements]], sends: Ints, recvs: Ints, dtype: str
     ) -> Elements:
         """Send each rank its parts; what all ranks sent this one, in order of ranks."""
-        flat = [part for parts_of_rank in parts for part in parts_of_rank]
+        flat = [array for parts_of_rank in parts for array in parts_of_rank]
         if self._comm.size == 1 and len(flat) == 1:
             return flat[0]  # what this rank sends to itself is not copied
         outgoing = np.concatenate([np.empty(0, dtype), *flat])
@@ -207,12 +207,12 @@ def joined(name: str, initial: F32, rows: Ints, pieces: Sequence[Piece]) -> F32:
             return only
     values = initial.copy()
     for piece in pieces:
-        part = piece.values.get(name)
-        if part is None:
+        numbers = piece.values.get(name)
+        if numbers is None:
             continue
         positions = np.searchsorted(rows, piece.rows)
-        if part.ndim == 2:
-            values[positions, piece.cols[0] : piece.cols[1]] = part
+        if numbers.ndim == 2:
+            values[positions, piece.cols[0] : piece.cols[1]] = numbers
         else:
-            values[positions] = part
+            values[positions] = numbers
     return values

@@ -67,8 +67,8 @@ def fingerprint(data: Dataset) -> str:
     )
     arrays = []
     for samples in ends:
-        part = data.take(samples, ())
-        arrays += [part.labels, part.dense]
+        edge = data.take(samples, ())
+        arrays += [edge.labels, edge.dense]
     return _sha(*arrays)
 
 

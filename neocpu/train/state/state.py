@@ -133,7 +133,7 @@ class State:
             first = self._starts[len(self._dense) + shard.table]
             parts.append((rows(i, shard.rows[1] - shard.rows[0]) + shard.rows[0]) // BLOCK + first)
         # ascending each; shards of a table may have the same blocks
-        runs = [runs_of(part) for part in parts]
+        runs = [runs_of(numbers) for numbers in parts]
         local_blocks = np.concatenate([blocks for blocks, _ in runs])
         local_counts = np.concatenate([counts for _, counts in runs])
         sizes = _sizes(comm, local_blocks.size)

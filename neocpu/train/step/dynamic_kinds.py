@@ -121,7 +121,7 @@ class DynamicKinds:
         self._first_column = first_column
         self._rows = rows
         self._members = _members(config, parts)
-        keys = [part.sources for member in self._members for part in member.parts]
+        keys = [vectors.sources for member in self._members for vectors in member.parts]
         self._keys = {source.key for sources in keys for source in sources}
 
     # ---- within a segment ----
@@ -153,10 +153,10 @@ class DynamicKinds:
         position = {key: i for i, key in enumerate(keys)}
         values = kjt.values.astype(np.int64)  # a copy
         for member in self._members:
-            for part in member.parts:
-                if part.sources[0].key not in position:
+            for vectors in member.parts:
+                if vectors.sources[0].key not in position:
                     continue
-                runs = [_run(kjt, position[source.key]) for source in part.sources]
+                runs = [_run(kjt, position[source.key]) for source in vectors.sources]
                 rows = np.ascontiguousarray(kjt.values[runs[0]], np.int64)
                 member.rows.map(rows, [values[run] for run in runs])
         return replace(kjt, values=values)
@@ -170,17 +170,17 @@ class DynamicKinds:
         for member in self._members:
             member.lookups.append([])
             member.importance.append([])
-            for part in member.parts:
-                source = part.sources[0]
+            for vectors in member.parts:
+                source = vectors.sources[0]
                 run = _run(kjt, source.key)
                 first = source.key * kjt.samples
                 offsets = kjt.offsets[first : first + kjt.samples + 1] - run.start
                 rows = kjt.values[run].astype(np.int64)  # a copy: the batch may go
                 weights = np.empty(0, np.float32) if kjt.weights is None else kjt.weights[run]
                 column = self._first_column + source.column
-                vectors = PooledGradient(gradient, column, source.width)
+                pooled = PooledGradient(gradient, column, source.width)
                 importance = np.empty(rows.size, np.float32)
-                importances(rows, offsets, weights, vectors, source.pooling == "mean", importance)
+                importances(rows, offsets, weights, pooled, source.pooling == "mean", importance)
                 member.lookups[-1].append(rows)
                 member.importance[-1].append(importance)
 
@@ -281,7 +281,7 @@ def _moved(rows: DynamicRows, parts: Sequence[KeyVectors], numbers: Ints) -> lis
 
 def _members(config: Config, parts: Sequence[KeyVectors]) -> list[_Member]:
     """The tables of these keys whose rows move."""
-    names = {part.table for part in parts}
+    names = {vectors.table for vectors in parts}
     tables = {spec.name: number for number, spec in enumerate(config.tables)}
     members = []
     for composition in config.compositions:
@@ -293,7 +293,7 @@ def _members(config: Config, parts: Sequence[KeyVectors]) -> list[_Member]:
             name=composition.table,
             dynamic=dynamic,
             rows=RULES[dynamic.rule](dynamic, own_tables),
-            parts=tuple(part for part in parts if part.table == composition.table),
+            parts=tuple(vectors for vectors in parts if vectors.table == composition.table),
         )
         members.append(member)
     return members

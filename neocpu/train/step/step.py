@@ -345,8 +345,8 @@ class TrainStep:
             updated = self._clip.scaled(gradients, share)
         self.soundness.gradients(turn, gradients)
         for first, gradient in updated:
-            part = slice(first, first + gradient.size)
-            self.optimizer.step(gradient, turn.step, part)
+            span = slice(first, first + gradient.size)
+            self.optimizer.step(gradient, turn.step, span)
         self.soundness.states(turn, gradients)
 
 

@@ -117,8 +117,8 @@ class TableRows:
             values = {}
             for name, columns in self._fields(table, left).items():
                 width = right - left if columns else 1
-                part = all_floats[float_position : float_position + count * width]
-                values[name] = part.reshape(count, width) if columns else part
+                numbers = all_floats[float_position : float_position + count * width]
+                values[name] = numbers.reshape(count, width) if columns else numbers
                 float_position += count * width
             gathered.append(Piece(rows, (left, right), values, np.zeros(count, np.bool_)))
         return gathered
@@ -131,11 +131,11 @@ class TableRows:
         fields = [("weight", (0,)), *fields_of(self._plan.tables[table], self._optimizer)]
         return {name: bool(shape) for name, shape in fields if shape or left == 0}
 
-    def _gathered(self, part: Elements) -> Elements:
+    def _gathered(self, array: Elements) -> Elements:
         """Every rank's array, one after the other."""
         ones = np.ones(self._comm.size, np.int64)
         sizes = np.empty(self._comm.size, np.int64)
-        self._comm.allgatherv(np.array([part.size], np.int64), sizes, ones)
-        out = np.empty(int(sizes.sum()), part.dtype)
-        self._comm.allgatherv(part, out, sizes)
+        self._comm.allgatherv(np.array([array.size], np.int64), sizes, ones)
+        out = np.empty(int(sizes.sum()), array.dtype)
+        self._comm.allgatherv(array, out, sizes)
         return out

@@ -46,7 +46,7 @@ class TowerGradients:
         self._peers = peers
         slices = model.layout.tower_slices
         self._slices = [
-            [part for part, place in zip(slices, node_of) if place == node]
+            [span for span, place in zip(slices, node_of) if place == node]
             for node in range(peers.nodes)
         ]
         self._node_slices = self._slices[peers.node]
@@ -55,7 +55,7 @@ class TowerGradients:
             [node for rank in peers.ranks(place) for node in peers.tree_nodes(rank)]
             for place in range(peers.per_node)
         ]
-        parameters = sum(part.stop - part.start for part in self._node_slices)
+        parameters = sum(span.stop - span.start for span in self._node_slices)
         self._reduction = DenseReduction(
             peers.inside.queue("dense"), parameters, peers.leaves, wire, tree_nodes
         )
@@ -71,9 +71,9 @@ class TowerGradients:
         total = self._reduction.reduce(self._tree_nodes(batch))
         gradients = []
         first = 0
-        for part in self._node_slices:
-            end = first + part.stop - part.start
-            gradients.append(DenseGradient(part.start, total[first:end]))
+        for span in self._node_slices:
+            end = first + span.stop - span.start
+            gradients.append(DenseGradient(span.start, total[first:end]))
             first = end
         return gradients
 
@@ -106,20 +106,20 @@ class TowerGradients:
                 node_cuts = np.array(cuts[lo : lo + leaves + 1], np.int64) - first + start
                 node = node_gradient(node_cuts, into, self._wire, self._buffers)
                 self._towers.weight_gradients([node])
-                sums[lo, leaves] = np.concatenate([self._sum[part] for part in self._node_slices])
+                sums[lo, leaves] = np.concatenate([self._sum[span] for span in self._node_slices])
             start += size
         return sums
 
     def gather(self, dense: DenseOptimizer) -> None:
         """Bring parameters and states of all towers to all nodes. Collective."""
-        sizes = [sum(part.stop - part.start for part in parts) for parts in self._slices]
+        sizes = [sum(span.stop - span.start for span in spans) for spans in self._slices]
         # states as well: digest and checkpoint hold them, and any rank may write these
         for array in (dense.parameters, *dense.state.values()):
             arrived = np.empty(sum(sizes), np.float32)
-            sent = np.concatenate([array[part] for part in self._node_slices])
+            sent = np.concatenate([array[span] for span in self._node_slices])
             self._peers.across.allgatherv(sent, arrived, sizes, what="tower parameters")
             first = 0
-            for part in (part for parts in self._slices for part in parts):
-                end = first + part.stop - part.start
-                array[part] = arrived[first:end]
+            for span in (span for spans in self._slices for span in spans):
+                end = first + span.stop - span.start
+                array[span] = arrived[first:end]
                 first = end

@@ -84,7 +84,7 @@ def random_axis(option: str) -> Axis:
 
 def _split(flag: str, option: str) -> tuple[str, str]:
     """Key and text of an option, the key checked."""
-    key, equals, text = (part.strip() for part in option.partition("="))
+    key, equals, text = (word.strip() for word in option.partition("="))
     if not equals or not text:
         raise ConfigError(f"{flag} {option}: write it as key=values, for example key=1,2,3")
     return apply_override({}, f"{key}=0"), text
@@ -97,7 +97,7 @@ def _values(flag: str, option: str, text: str) -> tuple[object, ...]:
     except ValueError:
         if any(character in text for character in "[]{}\"'"):
             raise ConfigError(f"{flag} {option}: its values are no list of TOML values") from None
-        values = [_value(part.strip()) for part in text.split(",")]
+        values = [_value(word.strip()) for word in text.split(",")]
     if not values:
         raise ConfigError(f"{flag} {option}: it has no values")
     return tuple(values)

@@ -173,9 +173,9 @@ def _totals(comm: Comm, terms: Sequence[NDArray[np.float64]]) -> list[Fraction |
     totals: list[Fraction | None] = [Fraction(0)] * len(terms)
     for message in comm.allgather_bytes(local_sums.encode()):
         for i, text in enumerate(message.decode().split(" ")):
-            part = _from_text(text)
+            of_rank = _from_text(text)
             total = totals[i]
-            totals[i] = None if part is None or total is None else total + part
+            totals[i] = None if of_rank is None or total is None else total + of_rank
     return totals
 
 

@@ -124,7 +124,7 @@ def gather(comm: Comm, message: bytes) -> list[bytes]:
     comm.alltoallv(np.frombuffer(message, np.uint8), sends, everything, recvs)
     if comm.rank:
         return []
-    return [part.tobytes() for part in np.split(everything, np.cumsum(sizes)[:-1])]
+    return [packed.tobytes() for packed in np.split(everything, np.cumsum(sizes)[:-1])]
 
 
 def _packed(timeline: RunTimeline, first: ClockSample, last: ClockSample, end: float) -> bytes:

@@ -90,5 +90,5 @@ def on_clock_of_rank_0(moment: float, first: ClockSample, last: ClockSample) -> 
     """A moment of this rank's clock on rank 0's; the offset changes evenly between two samples."""
     span = last.local - first.local
     # a run without steps has one sample
-    part = (moment - first.local) / span if span > 0 else 0.0
-    return moment - (first.offset + part * (last.offset - first.offset))
+    share = (moment - first.local) / span if span > 0 else 0.0
+    return moment - (first.offset + share * (last.offset - first.offset))

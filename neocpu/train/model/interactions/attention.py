@@ -35,7 +35,7 @@ class SelfAttentionLayout:
     def tensors(self) -> Shapes:
         """(name, shape) of the three matrices."""
         width = self.widths[0]
-        return tuple((f"{self.prefix}.{part}.weight", (width, width)) for part in PARTS)
+        return tuple((f"{self.prefix}.{name}.weight", (width, width)) for name in PARTS)
 
     def build(self, parameters: Mapping[str, F32]) -> Interaction:
         """The interaction at work."""
@@ -50,7 +50,9 @@ class SelfAttention(Interaction):
         columns = sum(layout.widths)
         # rounded once, here, so that kernel and twin multiply by one number
         self._scale = np.float32(1 / math.sqrt(layout.widths[0]))
-        self._parts = [Linear(f"{layout.prefix}.{part}", parameters, self._count) for part in PARTS]
+        self._projections = [
+            Linear(f"{layout.prefix}.{name}", parameters, self._count) for name in PARTS
+        ]
         self._weights = Buffer(self._count**2)
         self._y = Buffer(columns)
         self._outer = [Buffer(columns) for _ in PARTS]
@@ -60,7 +62,7 @@ class SelfAttention(Interaction):
     def forward(self, x: F32) -> F32:
         """The vectors' mixtures."""
         samples = len(x)
-        self._vectors = tuple(part.forward(x) for part in self._parts)
+        self._vectors = tuple(projection.forward(x) for projection in self._projections)
         y = self._y.matrix(samples)
         weights = self._weights.matrix(samples)
         chosen("dense.self_attention", "attention_forward")(
@@ -83,11 +85,11 @@ class SelfAttention(Interaction):
         dx = self._dx.matrix(samples)
         # from +0, as docs/arithmetic.md has it
         dx[:] = 0
-        for part, gradient in zip(self._parts, outer):
-            np.add(dx, part.backward(gradient), out=dx)
+        for projection, gradient in zip(self._projections, outer):
+            np.add(dx, projection.backward(gradient), out=dx)
         return dx
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Of the three matrices."""
-        for part in self._parts:
-            part.weight_gradients(nodes)
+        for projection in self._projections:
+            projection.weight_gradients(nodes)

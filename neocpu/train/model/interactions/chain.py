@@ -83,29 +83,29 @@ class Chain(Interaction):
         parameters: Mapping[str, F32],
         between: Callable[[], None],
     ) -> None:
-        self._parts = [layout.build(parameters) for layout in layouts]
+        self._modules = [layout.build(parameters) for layout in layouts]
         self._between = between
 
     def forward(self, x: F32) -> F32:
         """What the last one gives; the logit has what all of them add, the first one's first."""
         logit: F32 | None = None
-        for part in self._parts:
-            x = part.forward(x)
-            if part.logit is not None:
+        for module in self._modules:
+            x = module.forward(x)
+            if module.logit is not None:
                 # a sum makes a new array: that of a part is its own buffer
-                logit = part.logit if logit is None else logit + part.logit
+                logit = module.logit if logit is None else logit + module.logit
             self._between()
         self.logit = logit
         return x
 
     def backward(self, dy: F32, dlogit: F32) -> F32:
         """dx of the first one."""
-        for part in reversed(self._parts):
-            dy = part.backward(dy, dlogit)
+        for module in reversed(self._modules):
+            dy = module.backward(dy, dlogit)
             self._between()
         return dy
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Of the parameters of all."""
-        for part in self._parts:
-            part.weight_gradients(nodes)
+        for module in self._modules:
+            module.weight_gradients(nodes)

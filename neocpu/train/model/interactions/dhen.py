@@ -168,14 +168,14 @@ class DhenLayer(Interaction):
     def __init__(self, layout: DhenLayerLayout, parameters: Mapping[str, F32]) -> None:
         self.layout = layout
         columns = sum(layout.widths)
-        part = layout.tokens * layout.vectors[0]
+        width = layout.tokens * layout.vectors[0]
         names = layout.shape.modules
         self._modules = [module.build(parameters) for module in layout.modules().values()]
         self._projections = [Linear(f"{layout.name}.{name}.out", parameters) for name in names]
-        starts = range(0, part * len(names), part)
+        starts = range(0, width * len(names), width)
         concat = layout.shape.ensemble == "concat"
         self._slices = [
-            slice(start, start + part) if concat else slice(0, part) for start in starts
+            slice(start, start + width) if concat else slice(0, width) for start in starts
         ]
         self._residual = (
             Linear(f"{layout.name}.residual", parameters) if layout.projects_residual else None
@@ -183,7 +183,7 @@ class DhenLayer(Interaction):
         self._sum = Buffer(columns)
         self._y = Buffer(columns)
         self._outer = Buffer(columns)
-        self._parts = [Buffer(part) for _ in names]
+        self._gradients = [Buffer(width) for _ in names]
         self._dx = Buffer(sum(layout.vectors))
         self._inverse = np.empty(0)
         self._normal = np.empty((0, columns), np.float32)
@@ -204,12 +204,12 @@ class DhenLayer(Interaction):
         outer = self._unnormalised(dy) if self.layout.shape.norm else dy
         dx = self._dx.matrix(len(dy))
         dx[:] = 0
-        modules = zip(self._modules, self._projections, self._slices, self._parts)
+        modules = zip(self._modules, self._projections, self._slices, self._gradients)
         for module, projection, columns, buffer in modules:
-            part = buffer.matrix(len(dy))
+            gradient = buffer.matrix(len(dy))
             # under "concat" a slice of columns, and products want rows without gaps
-            part[:] = outer[:, columns]
-            dx += module.backward(projection.backward(part), dlogit)
+            gradient[:] = outer[:, columns]
+            dx += module.backward(projection.backward(gradient), dlogit)
         if self.layout.shape.residual:
             dx += outer if self._residual is None else self._residual.backward(outer)
         return dx

@@ -64,12 +64,12 @@ ROW_OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, F32]], RowOperation
 }
 
 
-def make_row_operation(part: KeyVectors, parameters: Mapping[str, F32]) -> RowOperation | None:
+def make_row_operation(vectors: KeyVectors, parameters: Mapping[str, F32]) -> RowOperation | None:
     """The operation of a part whose operation is one on lookups, else None."""
-    make = ROW_OPERATIONS.get(part.operation)
-    return make(part, parameters) if make else None
+    make = ROW_OPERATIONS.get(vectors.operation)
+    return make(vectors, parameters) if make else None
 
 
-def make_operation(part: KeyVectors, parameters: Mapping[str, F32]) -> Operation:
+def make_operation(vectors: KeyVectors, parameters: Mapping[str, F32]) -> Operation:
     """The operation of a part; parameters : of the model, by name."""
-    return OPERATIONS[part.operation](part, parameters)
+    return OPERATIONS[vectors.operation](vectors, parameters)

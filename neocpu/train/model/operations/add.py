@@ -11,7 +11,7 @@ from neocpu.train.model.composition_layout import KeyVectors
 class Add:
     """Sum of vectors of one width."""
 
-    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
         pass
 
     def forward(self, sources: Sequence[F32], out: F32) -> None:

@@ -9,7 +9,7 @@ from neocpu.train.model.composition_layout import KeyVectors
 class Copy:
     """Concatenation of vectors, or the one vector of a full table."""
 
-    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
         pass
 
     def forward(self, sources: Sequence[F32], out: F32) -> None:

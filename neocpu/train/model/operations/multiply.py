@@ -14,7 +14,7 @@ from neocpu.train.model.composition_layout import KeyVectors
 class Multiply:
     """Product of vectors of one width, number by number."""
 
-    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
         self._factors: Sequence[F32] = ()
 
     def forward(self, sources: Sequence[F32], out: F32) -> None:

@@ -20,14 +20,16 @@ class Project:
     sources that have fewer columns than it.
     """
 
-    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
-        names = iter(part.parameter(tensor).removesuffix(".weight") for tensor, _ in part.tensors)
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
+        names = iter(
+            vectors.parameter(tensor).removesuffix(".weight") for tensor, _ in vectors.tensors
+        )
         self._projections = [
-            Linear(next(names), parameters) if source.width < part.dim else None
-            for source in part.sources
+            Linear(next(names), parameters) if source.width < vectors.dim else None
+            for source in vectors.sources
         ]
-        self._inputs = [Buffer(source.width) for source in part.sources]
-        self._outer = Buffer(part.dim)
+        self._inputs = [Buffer(source.width) for source in vectors.sources]
+        self._outer = Buffer(vectors.dim)
 
     def forward(self, sources: Sequence[F32], out: F32) -> None:
         """out f32[b, dim] of sources f32[b, d_k] each."""

@@ -34,10 +34,10 @@ CHAINS = 16  # the kernels take ranks that are multiples of it
 
 
 class TensorTrain:
-    """One key of a table of kind "tt". part : its layout."""
+    """One key of a table of kind "tt". vectors : its layout."""
 
-    def __init__(self, part: KeyVectors, parameters: Mapping[str, F32]) -> None:
-        options = dict(part.options)
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
+        options = dict(vectors.options)
         self._factors: tuple[int, int, int] = options["rows"]
         self._dims: tuple[int, int, int] = options["dims"]
         self._rank: int = options["rank"]
@@ -54,7 +54,7 @@ class TensorTrain:
         q = self._dims
         widths = (q[0] * self._wide, self._wide * q[1] * self._wide, q[2] * self._wide)
         self._terms = [Buffer(width) for width in widths]
-        self._rows = Buffer(part.dim)
+        self._rows = Buffer(vectors.dim)
 
     # ---- forward ----
 
