@@ -262,43 +262,6 @@ def test_fbgemm_trick_is_fair_for_normal_numbers_and_breaks_infinity():
     ).all()
 
 
-@given(
-    seed=st.integers(0, 2**32),
-    fill=st.sampled_from(FILLS),
-    rows=st.integers(0, 5),
-    columns=st.integers(1, 40),
-)
-def test_halves_join_to_what_was_split(seed, fill, rows, columns):
-    x = floats(np.random.default_rng(seed), (rows, columns), fill)
-    for module in (codecs, twin):
-        high = np.empty(x.shape, np.uint16)
-        low = np.empty(x.shape, np.uint16)
-        module.split_rows(x, high, low)
-        np.testing.assert_array_equal(
-            high[~np.isnan(x)], encoded("bf16", x, TRUNCATE)[~np.isnan(x)]
-        )
-        joined = np.empty(x.shape, np.float32)
-        module.join_rows(high, low, joined)
-        np.testing.assert_array_equal(joined.view(np.uint32), x.view(np.uint32))
-
-
-def test_split_sgd_is_fp32_sgd():
-    rng = np.random.default_rng(3)
-    weights = rng.standard_normal((30, 17)).astype(np.float32)
-    high = np.empty(weights.shape, np.uint16)
-    low = np.empty(weights.shape, np.uint16)
-    codecs.split_rows(weights, high, low)
-    rate = np.float32(0.01)
-    for _ in range(50):
-        gradient = floats(rng, weights.shape, "normal")
-        joined = np.empty(weights.shape, np.float32)
-        codecs.join_rows(high, low, joined)
-        codecs.split_rows(joined - rate * gradient, high, low)
-        weights = weights - rate * gradient
-    codecs.join_rows(high, low, joined)
-    assert joined.tobytes() == weights.tobytes()
-
-
 def test_records_and_layouts_agree():
     for name, form in FORMATS.items():
         assert form.row_bytes(20) == form.row_codes(20) * np.dtype(form.dtype).itemsize

@@ -102,9 +102,9 @@ def ticks(most: float, count: int = 5) -> list[float]:
     return [number * step for number in range(math.ceil(most / step - 1e-9) + 1)]
 
 
-def shade(share: float, low: str = "#f3f7fb", high: str = "#0b3c6f") -> str:
-    """A colour between two, for a part from 0 to 1."""
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (low, high)]
+def shade(share: float) -> str:
+    """A colour from the lightest to the darkest, for a share from 0 to 1."""
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ("#f3f7fb", "#0b3c6f")]
     mixed = [round(a + (b - a) * min(max(share, 0.0), 1.0)) for a, b in zip(*ends)]
     return "#" + "".join(f"{value:02x}" for value in mixed)
 

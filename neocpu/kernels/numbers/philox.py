@@ -107,19 +107,3 @@ def random_words(key, row0, column0, step, out):
             for i in range(4):
                 if 0 <= column + i < columns:
                     row[column + i] = np.uint32(words[i])
-
-
-@kernel
-def random_words64(key, rows, column, step, out):
-    """One 64-bit random word per row: the words of `column` (low half) and `column + 1`.
-
-    Shapes: key uint64; rows i64[n]; column i64, even; step i64; out u64[n].
-    Source: docs/arithmetic.md §9.
-    """
-    # four words are drawn together: two 64-bit ones, of which a row takes one
-    block = np.uint64(np.int64(column) // 4)
-    upper_pair = np.int64(column) & 2
-    for r in range(rows.size):
-        words = philox4x32(np.uint64(key), np.uint64(rows[r]), block, np.uint64(step))
-        low, high = (words[2], words[3]) if upper_pair else (words[0], words[1])
-        out[r] = low | (high << _U32)

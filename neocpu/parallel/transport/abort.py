@@ -61,13 +61,6 @@ def join_job(token: str, rank: int, abort: Callable[[int], None]) -> None:
     _job.abort = abort
 
 
-def leave_job() -> None:
-    """Forget the job (tests)."""
-    _job.token = ""
-    _job.rank = None
-    _job.abort = None
-
-
 def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = None) -> int:
     """Exit status of `main`; if it fails, print once for the whole job and end all ranks.
 

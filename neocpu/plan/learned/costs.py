@@ -61,7 +61,7 @@ class LearnedCosts:
     """Costs of one task's pieces and plans.
 
     networks : trained. tables, work, layout : the task. model : the shared cost model, asked for
-    exchanges without a network and for copies. reuse : measured histograms f64[tables, BINS].
+    exchanges without a network and for copies.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class LearnedCosts:
         work: Workload,
         layout: Layout,
         model: CostModel,
-        reuse: Floats | None = None,
     ) -> None:
         self.networks = networks
         self.tables = tuple(tables)
@@ -80,7 +79,7 @@ class LearnedCosts:
         self.model = model
         self.arrays = TableArrays.of(tables, work)
         arrays = self.arrays
-        self.reuse = histograms(arrays.lookups, arrays.distinct) if reuse is None else reuse
+        self.reuse = histograms(arrays.lookups, arrays.distinct)
         self.scale = work.batch / networks.batch
         self.pieces: list[TablePart] = []
         self._number: dict[TablePart, int] = {}

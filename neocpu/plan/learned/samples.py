@@ -19,6 +19,7 @@ from neocpu.plan.machines.machine import Machine
 from neocpu.tables.specs.specs import TableSpec
 
 TABLE_WISE = list(SCHEMES).index("table_wise")
+POOL_TABLES = 4_000  # of which sets are drawn
 LARGEST_SET = 15  # tables (NeuroShard)
 COMM_TABLES = (10, 60)  # of an exchange, from and to (NeuroShard)
 LONGEST_OFFSET = 0.018  # s between the ranks' starts (NeuroShard)
@@ -65,13 +66,11 @@ def draw_sets(tables: int, count: int, rng: np.random.Generator) -> tuple[Ints, 
     return np.concatenate(chosen), np.cumsum(lengths) - lengths
 
 
-def simulated_compute(
-    machine: Machine, batch: int, seed: int = 0, sets: int = 20_000, pool_size: int = 4_000
-) -> ComputeSamples:
+def simulated_compute(machine: Machine, batch: int, sets: int) -> ComputeSamples:
     """Sets priced by the machine's rates of lookups and updates; they add up exactly."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     # one pool for all sets, whose tables are priced once
-    pool = draw_pool(pool_size, batch, rng, Ranges())
+    pool = draw_pool(POOL_TABLES, batch, rng, Ranges())
     model = StepSeconds(machine, pool.tables, pool.work, Layout(1, 1))
     pieces = whole(model.arrays)
     count = pieces.table.size
@@ -113,13 +112,13 @@ def draw_offsets(ranks: int, count: int, rng: np.random.Generator, longest: floa
 
 
 def simulated_comm(
-    machine: Machine, batch: int, layout: Layout, seed: int = 0, count: int = 10_000
+    machine: Machine, batch: int, layout: Layout, count: int
 ) -> tuple[CommSamples, CommSamples]:
     """Exchanges forward, with start offsets, and backward, by the machine's seconds per byte.
 
     An exchange begins when the last rank starts, and ends for all when the fullest has sent.
     """
-    rng = np.random.default_rng(seed + 1)
+    rng = np.random.default_rng(1)
     sums = draw_dim_sums(layout.ranks, count, rng)
     # Messages of a mean exchange decide where on the machine's curves bytes are priced.
     table = TableSpec("t", 1, int(sums.mean() * layout.ranks), ("f",))

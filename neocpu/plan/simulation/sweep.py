@@ -14,9 +14,9 @@ Planner = Callable[[Scenario], Placed]
 MOST_RANKS = 4096
 
 
-def rank_counts(most: int, least: int = 8) -> list[int]:
-    """Powers of two from `least` to `most`."""
-    return [least << power for power in range(20) if least << power <= most]
+def rank_counts(most: int) -> list[int]:
+    """Powers of two from 8 to `most`."""
+    return [8 << power for power in range(20) if 8 << power <= most]
 
 
 def sweep(

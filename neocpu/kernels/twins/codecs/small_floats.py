@@ -158,12 +158,15 @@ def encode_rows_randomly(
 
 
 def split_rows(x: Floats, high: Codes, low: Codes) -> None:
-    """Upper and lower halves of the bits of x; shapes as in the kernel."""
+    """Upper and lower 16 bits of x f32[R, D]: high, low u16[R, D], split-SGD's weights. `high` is
+    the bf16 number towards zero (Kalamkar et al., arXiv 2005.04680). Kernels split as they update
+    (`rows/narrow.py`).
+    """
     bits = x.view(np.uint32)
     high[:] = bits >> np.uint32(16)
     low[:] = bits & np.uint32(0xFFFF)
 
 
 def join_rows(high: Codes, low: Codes, out: Floats) -> None:
-    """The fp32 numbers whose halves these are; shapes as in the kernel."""
+    """The fp32 numbers f32[R, D] whose halves these are, as `split_rows` has them."""
     out[:] = (high.astype(np.uint32) << np.uint32(16) | low).view(np.float32)

@@ -101,6 +101,10 @@ def random_words(key, row0, column0, step, out):
 
 
 def random_words64(key, rows, column, step, out):
-    """One 64-bit word per row; see `kernels.numbers.philox.random_words64`."""
+    """One 64-bit random word per row: the words of `column` (low half) and `column + 1`.
+
+    Shapes: key uint64; rows i64[n]; column i64, even; step i64; out u64[n].
+    Source: docs/arithmetic.md §9.
+    """
     pair = words_at(key, rows, column + np.arange(2), step).astype(np.uint64)
     out[:] = pair[:, 0] + (pair[:, 1] << np.uint64(32))
