@@ -477,35 +477,36 @@ def test_descriptors_are_given_back(tmp_path):
 # ---- full disks ----
 
 LIMITED = """
-import resource, sys, pathlib
+import pathlib, resource, sys
 import numpy as np
 from neocpu.core.errors import DataError
 from neocpu.ingest.dataset.writer import DatasetWriter, FeatureColumn
-path, compress, limit = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 codes = np.random.default_rng(0).integers(0, 2**32, 9000, np.uint32)
-try:
-    with DatasetWriter(path, [], [FeatureColumn("A"), FeatureColumn("B")], compress=compress) as w:
-        w.append(np.zeros(9000), np.zeros((9000, 0)), {"A": codes, "B": codes})
-    print("written")
-except DataError as error:
-    print(error)
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+for limit in map(int, sys.argv[2:]):
+    for compress in ("none", "gzip"):
+        path = pathlib.Path(sys.argv[1]) / f"{limit}-{compress}.h5"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+        features = [FeatureColumn("A"), FeatureColumn("B")]
+        try:
+            with DatasetWriter(path, [], features, compress=compress) as writer:
+                writer.append(np.zeros(9000), np.zeros((9000, 0)), {"A": codes, "B": codes})
+            print("written")
+        except DataError as error:
+            print(error)
 """
 
 
-@pytest.mark.parametrize("compress", ["none", "gzip"])
-@pytest.mark.parametrize("limit", [4096, 40_000, 60_000, 110_000, 5_000_000])
-def test_no_write_of_hdf5_meets_the_end_of_the_disk(tmp_path, compress, limit):
-    arguments = [str(tmp_path / "a.h5"), compress, str(limit)]
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, *arguments], capture_output=True, text=True
-    )
-    if limit == 5_000_000:
-        assert done.stdout == "written\n"
-        return
+def test_no_write_of_hdf5_meets_the_end_of_the_disk(tmp_path):
+    limits = ["4096", "40000", "60000", "110000", "5000000"]
+    command = [sys.executable, "-c", LIMITED, str(tmp_path), *limits]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
-    assert "a.h5: writing failed ([Errno 27] File too large)" in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    *lines, plain, compressed = done.stdout.splitlines()
+    assert plain == compressed == "written"
+    full = [line for line in lines if ".h5: writing failed ([Errno 27] File too large)" in line]
+    assert len(full) == len(lines) == 8
+    assert {path.name for path in tmp_path.iterdir()} == {"5000000-none.h5", "5000000-gzip.h5"}
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path):

@@ -95,6 +95,8 @@ LONG = frozenset(
         "oracle_honest",
         "promise::test_one_digest_without_avx512",
         "quality",
+        "recipes::test_a_format_is_trained_saved_resumed_and_asked_of_the_oracle",
+        "recipes::test_an_optimizer_leaves_its_tests_green",
         "resume::test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched",
         "resume::test_runs_killed_at_any_instant_end_as_if_untouched",
         "standing_still::test_a_run_goes_on_by_itself_to_the_same_digest",
