@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ import pytest
 from neocpu.cli import run
 from neocpu.core.errors import ConfigError
 from neocpu.ingest import copy_cache
+from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.storage.leftovers import part_of
+from neocpu.train.before import conversions
 from neocpu.train.before.conversions import copy_folders
+from neocpu.train.config import config as configs
 
 LINE = "\t".join(["1", *["0"] * 13, *["a"] * 26]) + "\n"
 
@@ -143,3 +147,28 @@ def test_the_command_shows_and_clears(folder, capsys):
     killed.mkdir()
     run(["data", "cache", "--clear"])
     assert "1 copies removed" in capsys.readouterr().out and not [*folder.iterdir()]
+
+
+def test_a_conversion_is_told_by_tenths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def converted(
+        paths: tuple[str, ...],
+        kind: str,
+        options: ConvertOptions,
+        folders: CopyFolders,
+        progress: Callable[[int, int, int], None],
+    ) -> list[Path]:
+        for done in range(0, 1001, 25):
+            progress(done, 1000, done)
+        return [tmp_path / "a.h5", Path("b.h5")]
+
+    monkeypatch.setattr(conversions, "ensure_dataset", converted)
+    config = configs.loads("tables.a.rows = 2\ndata.train = 'a.csv'")
+    lines: list[str] = []
+    conversions.ensure(
+        config, "train", ("a.csv", "b.h5"), CopyFolders(tmp_path), lines.append, None
+    )
+    told = [
+        f"train: converting a.csv, b.h5, once: {share} %" for share in (0, 12, 25, 38, 50, 62, 75)
+    ]
+    assert lines[:7] == told
+    assert lines[9:] == [f"train: a.csv is read as {tmp_path / 'a.h5'}"]
