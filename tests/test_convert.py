@@ -20,6 +20,7 @@ from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats import readers
 from neocpu.ingest.formats.files.kinds import kind_of
+from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import _pieces
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.kernels.twins.numbers.elementary import log1p
@@ -580,6 +581,12 @@ def test_a_first_line_that_is_no_header_is_told(tmp_path):
 def test_odd_schemas_are_told(tmp_path, schema, message):
     with pytest.raises(ConfigError, match=message):
         table(tmp_path, "c\n1\n", schema)
+
+
+@pytest.mark.parametrize("delimiter", [",", "::", "|||"])
+def test_delimiters_have_any_length(delimiter):
+    schema = Schema("table", None, (), (), delimiter=delimiter)
+    assert schema.split_line(f" a {delimiter}{delimiter}b") == ["a", "", "b"]
 
 
 def test_a_column_name_that_hdf5_cannot_hold_is_told(tmp_path):

@@ -104,7 +104,8 @@ def test_prices_of_all_rectangles(name: str) -> None:
                 plan = place(tables, [scheme] * 3, layout.ranks, layout.ranks_per_node)
                 whole = rectangles_of(plan)
                 count = whole.table.size
-                cut = whole._replace(share=np.full(count, 0.3), below=np.arange(count) % 2)
+                numbers = np.arange(count)
+                cut = whole._replace(share=np.where(numbers % 3, 0.3, 0.0), below=numbers % 2)
                 for rectangles in (whole, cut) if machine.ssd.bandwidth_bytes_per_s else (whole,):
                     seconds = model.seconds(rectangles)
                     phases += [x for phase in seconds for x in recorded.summary(phase)]
