@@ -182,8 +182,6 @@ def lookup(
 ) -> Elements:
     """Embeddings of all features; FBGEMM: TBE forward (training; with `nbit*` formats inference).
 
-    Parameters
-    ----------
     weights, rows, dims, feature_table, indices, offsets : see the top of this file. A row of -1 is
         pruned: it adds nothing, but counts in the length that MEAN divides by.
     per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row

@@ -94,8 +94,6 @@ class DenseReduction(LeafReduction):
     """Sum over the batch of P dense gradients, the same bits on every rank and for every number of
     ranks.
 
-    Parameters
-    ----------
     comm : the ranks that share the batch.
     parameters : P, any number from 0 up.
     leaves : leaves of the batch tree, a power of two; ranks beyond it own no leaves and only add.

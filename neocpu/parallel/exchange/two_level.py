@@ -36,8 +36,7 @@ class Places:
 
     A node with fewer ranks serves in turns: place modulo its ranks.
 
-    Attributes
-    ----------
+    Attributes:
     members : ranks of each node, ascending.
     host, place : of this rank: its node's position in `members`, its own in the node.
     servers : i64[nodes, ranks], the rank of each node that relays what goes to (or comes from) d.

@@ -73,8 +73,7 @@ class Comm(ABC):
     """A group of ranks. Subclasses bring `_exchange`, `_start_gather`, `barrier`,
     `quiet_barrier`, `split` and `abort`.
 
-    Attributes
-    ----------
+    Attributes:
     rank, size : this rank and the number of ranks.
     nodes : i64[size], the node of each rank.
     world_ranks : i64[size], the number of each rank in the comm that all others were split from.

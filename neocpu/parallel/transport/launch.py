@@ -104,11 +104,9 @@ def get_comm(
     Call it once per process; from then on the guard (`run_guarded`) can end the job, and this
     process ends if its launcher is killed. Collective.
 
-    Raises
-    ------
-    ConfigError : another number of ranks was started than asked for.
-    EnvironmentProblem : no MPI library, one that does not belong to the launcher, or variables of a
-        launcher that is no more.
+    Raises ConfigError: another number of ranks was started than asked for; EnvironmentProblem: no
+    MPI library, one that does not belong to the launcher, or variables of a launcher that is no
+    more.
     """
     comm: Comm = SingleComm()
     if launched():

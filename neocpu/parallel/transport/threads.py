@@ -310,10 +310,8 @@ def run_threads(
     in_turn : only one rank works at a time, and the next when it waits, which any threading layer
         allows.
 
-    Raises
-    ------
-    EnvironmentProblem : Numba's threading layer is not safe for several threads.
-    Whatever the first failing rank raised; TimeoutError when a rank never came.
+    Raises EnvironmentProblem where Numba's threading layer is not safe for several threads,
+    TimeoutError when a rank never came, and whatever the first failing rank raised.
     """
     if ranks > 1 and not in_turn and threading_layer() == "workqueue":
         raise EnvironmentProblem(

@@ -53,9 +53,7 @@ def link_speeds(bandwidth: LinkNumbers, latency: LinkNumbers) -> dict[str, LinkS
 
     bandwidth, latency : `parallel.link_bandwidth` and `parallel.link_latency` of a config.
 
-    Raises
-    ------
-    ConfigError : an unknown class of links, or a number that makes no sense.
+    Raises ConfigError: an unknown class of links, or a number that makes no sense.
     """
     bandwidths = _by_class("parallel.link_bandwidth", bandwidth)
     latencies = _by_class("parallel.link_latency", latency)

@@ -32,8 +32,6 @@ class Layout:
 class LinkSeconds:
     """Seconds of exchanges among ranks.
 
-    Parameters
-    ----------
     machine, layout : links, and ranks on them. message_bytes : that a rank sends in an exchange.
 
     Raises ConfigError, when first asked, for ranks that the machine does not connect.

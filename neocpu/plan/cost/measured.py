@@ -43,8 +43,7 @@ class Amounts(NamedTuple):
 class MeasuredPhases:
     """Costs of phases on so many ranks of a node, of `all_ranks`.
 
-    Attributes
-    ----------
+    Attributes:
     any : has the machine any costs of phases? crowding : ranks for each core that ranks have.
     """
 

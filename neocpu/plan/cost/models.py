@@ -77,8 +77,6 @@ UNCACHED_DIVISOR = 10.0
 class _Public:
     """What the public models share: shapes and bandwidths; subclasses are `CostModel`s.
 
-    Parameters
-    ----------
     machine : links and memories, by their peaks.
     tables, work, layout : the model, what a step does, and the ranks.
     """

@@ -119,8 +119,6 @@ def missing_rows(r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
 class StepSeconds:
     """The cost of steps of one model on one machine; a `CostModel`.
 
-    Parameters
-    ----------
     machine : links and rates; its own numbers of nodes and ranks do not matter here.
     tables, work, layout : the model, what a step does, and the ranks.
     """

@@ -69,11 +69,8 @@ def make_plan(
     budget : bytes that tables and their optimizer state may take on each rank; None: no limit.
     fixed : rectangles of tables that are not to be cut here, by number; their schemes are named.
 
-    Raises
-    ------
-    ConfigError : unknown scheme, or a pattern that matches no table.
-    PlanError : a table does not fit the budget; the message says how much it needs and what may
-        help.
+    Raises ConfigError: unknown scheme, or a pattern that matches no table; PlanError: a table does
+    not fit the budget; the message says how much it needs and what may help.
     """
     if ranks_per_node is not None and ranks_per_node < 1:
         raise PlanError(f"parallel.ranks_per_node is {ranks_per_node}; it must be at least 1")

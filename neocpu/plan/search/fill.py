@@ -65,8 +65,6 @@ class ColumnBlock(NamedTuple):
 class Filler:
     """Fills the ranks with tables.
 
-    Parameters
-    ----------
     tables, schemes, layout, model, work, limits : as of the search.
     options : candidates of the tables.
     """

@@ -77,10 +77,8 @@ def plan_tables(
     fixed : rectangles of tables that stay where they are, by number; their schemes are named.
     proposed : plans of others, which the search starts from too.
 
-    Raises
-    ------
-    ConfigError : unknown scheme, or a pattern that matches no table.
-    PlanError : the tables do not fit the capacity; the message says how much they need.
+    Raises ConfigError: unknown scheme, or a pattern that matches no table; PlanError: the tables do
+    not fit the capacity; the message says how much they need.
     """
     capacity = capacity or Capacity()
     limits = capacity.limits

@@ -70,8 +70,6 @@ class Trial:
 class Trials:
     """Trials of the tables of an answer.
 
-    Parameters
-    ----------
     answer : of a planner. capacity : under which it was made.
     model : prices in its place, such as those of other lookups; None: the answer's.
     """

@@ -49,8 +49,6 @@ REASONS = {
 class Explainer:
     """Explains one answer.
 
-    Parameters
-    ----------
     question, answer : what was asked, and what a planner said.
     """
 

@@ -106,10 +106,8 @@ def place_tables(
     hbm, ddr : budgets of each rank in bytes (0: no limit).
     speeds : bytes per second of hbm, ddr and ssd.
 
-    Raises
-    ------
-    TrainingError : even the smallest caches do not fit; the message says how many bytes are
-        missing.
+    Raises TrainingError: even the smallest caches do not fit; the message says how many bytes are
+    missing.
     """
     free = [t for t, name in enumerate(named) if name == AUTO]
     # without budgets all rows are in the fastest memory, and nothing is to be chosen

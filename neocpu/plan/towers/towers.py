@@ -200,9 +200,7 @@ def partition(
     likeness : I f64[F, F]. kind : one of DISTANCES. ratio : R >= 1; no tower has more than
     ceil(R F / T) features.
 
-    Raises
-    ------
-    ConfigError : more towers than features, or a ratio below 1.
+    Raises ConfigError: more towers than features, or a ratio below 1.
     """
     features = len(likeness)
     if not 1 <= towers <= features:

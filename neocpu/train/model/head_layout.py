@@ -36,10 +36,8 @@ def head_layouts(heads: Mapping[str, HeadConfig], top: Sequence[int]) -> tuple[H
 
     top : widths of the first label's MLP.
 
-    Raises
-    ------
-    ConfigError : a head without a label, a last layer that is no logit, a name that cannot be part
-        of a parameter's name.
+    Raises ConfigError: a head without a label, a last layer that is no logit, a name that cannot be
+    part of a parameter's name.
     """
     layouts = []
     for name, head in heads.items():

@@ -58,9 +58,7 @@ class ModelLayout:
     heads : top MLPs and losses of further labels. appended : parameters behind all others, of no
     layer.
 
-    Raises
-    ------
-    ConfigError : sizes that do not fit together, an unknown interaction or loss.
+    Raises ConfigError: sizes that do not fit together, an unknown interaction or loss.
     """
 
     dense_features: int

@@ -81,10 +81,8 @@ def tower_layouts(
 
     towers : name -> keys. module : of all of them, its width not 0. keys, dims : of the batch.
 
-    Raises
-    ------
-    ConfigError : a key that is unknown or not in exactly one tower, an empty tower, a module
-        without outputs, a name that cannot be part of a parameter's name.
+    Raises ConfigError: a key that is unknown or not in exactly one tower, an empty tower, a module
+    without outputs, a name that cannot be part of a parameter's name.
     """
     if not towers:
         return ()

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 class Trainer:
     """One run of training; every method is collective over `comm`.
 
-    Parameters
-    ----------
     config : checked configuration.
     comm : the ranks; None: this process alone.
     out : folder for checkpoints, metrics and the summary; locked while the run lasts.

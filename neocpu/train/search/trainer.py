@@ -56,9 +56,7 @@ class SearchTrainer(Trainer):
 
     Attribute: space, the models it chooses from.
 
-    Raises
-    ------
-    ConfigError : a section `search` that makes no space (see `space.space_of`).
+    Raises ConfigError: a section `search` that makes no space (see `space.space_of`).
     """
 
     can_roll_back = False

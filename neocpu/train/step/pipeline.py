@@ -80,8 +80,6 @@ def _no_span(_: str) -> AbstractContextManager[None]:
 class Pipeline(Generic[T]):
     """Runs the stages of one batch after the other, and of coming batches meanwhile.
 
-    Parameters
-    ----------
     stages : the schedule, as `stages.pipelined` makes it for `ahead`.
     work : what a stage does; stages without work take no time.
     items : the batches, taken one by one by the first stage, which has no work of its own.

@@ -165,10 +165,8 @@ class TrainStep:
 
         step : of the optimizers, counted from 1.
 
-        Raises
-        ------
-        IndexRangeError : a row number outside its table, on every rank.
-        TrainingError : a number that is not sound (`soundness.py`).
+        Raises IndexRangeError: a row number outside its table, on every rank; TrainingError: a
+        number that is not sound (`soundness.py`).
         """
         return self.over(iter([batch]), step).next()[1]
 

@@ -59,8 +59,6 @@ class Demand(Protocol):
 class CountedDemand:
     """Lookups of a given global batch.
 
-    Parameters
-    ----------
     tables : of the plan. kjt : the global batch, its keys those of `specs.bags(tables)`.
     cuts : first sample of every rank and the end (`sample_cuts`).
     """
@@ -145,8 +143,6 @@ def _between(rows: Ints, lo: Ints, hi: Ints) -> Ints:
 class MeanDemand:
     """Lookups that are expected when all rows of a table are alike.
 
-    Parameters
-    ----------
     tables : of the plan. pooling : mean lookups per bag by table name (default 1).
     cuts : first sample of every rank and the end (`sample_cuts`).
     distinct : unique rows of the batch by table name, where they were measured: lookups are then

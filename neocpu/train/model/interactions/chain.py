@@ -47,9 +47,7 @@ def chain_layouts(
 
     widths : of the vectors that the first one gets.
 
-    Raises
-    ------
-    ConfigError : no name, an unknown one, vectors that do not fit.
+    Raises ConfigError: no name, an unknown one, vectors that do not fit.
     """
     if not names:
         raise ConfigError("model.interaction: an empty list; 'cat' leaves the vectors as they are")
