@@ -386,3 +386,28 @@ def test_what_cannot_be_scaled_is_told(key, factor, message):
 def test_every_kind_of_curve_knows_its_columns():
     for kind, columns in COLUMNS.items():
         assert set(columns) <= {spec.name for spec in fields(kind)}
+
+
+def test_collectives_grow_with_ranks_beyond_their_curves() -> None:
+    machine = machine_file.load("zionex")
+    link = machine.between_nodes
+    size = 64e3
+
+    def seconds(operation: str, ranks: int) -> float:
+        return machine.transfer_seconds(operation, "between_nodes", ranks, size)
+
+    measured = seconds("alltoallv", 128)
+    assert measured == pytest.approx(size / 0.164e9)
+    for ranks in (16, 512, 4096):
+        grown = measured + (ranks - 128) * link.message_s
+        assert seconds("alltoallv", ranks) == pytest.approx(grown)
+    # never below what a call takes to start
+    assert machine.transfer_seconds("alltoallv", "between_nodes", 2, 1.0) == link.latency_s
+    doubled = 2 * 5 * link.message_s
+    assert seconds("allreduce", 4096) == pytest.approx(seconds("allreduce", 128) + doubled)
+    # with curves for two numbers of ranks, there is nothing to add between them
+    wide = [replace(r, ranks=512, bytes_per_s=r.bytes_per_s) for r in machine.transfers]
+    both = replace(machine, transfers=(*machine.transfers, *wide))
+    assert both.transfer_seconds("alltoallv", "between_nodes", 300, size) == pytest.approx(measured)
+    slower = scaled(machine, "between_nodes.latency", 2)
+    assert slower.between_nodes.message_s == 2 * link.message_s

@@ -13,6 +13,7 @@ and collectives) and moves of rows between memories, each by size. What has no c
 from peaks: latency + bytes / bandwidth. `docs/zionex.md` has the file format.
 """
 
+import math
 import sys
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -77,10 +78,16 @@ class MemoryPeak:
 
 @dataclass(frozen=True)
 class LinkPeak:
-    """A link of one rank, in one direction; bandwidth_bytes_per_s 0 means that there is none."""
+    """A link of one rank, in one direction; bandwidth_bytes_per_s 0 means that there is none.
+
+    message_s : that each rank more or less than a curve was measured with adds to a collective, or
+    takes from it: a rank sends one message to each other. Of an allreduce, whose rounds double the
+    ranks that have a sum, up and down: each doubling, twice.
+    """
 
     bandwidth_bytes_per_s: float = 0.0
     latency_s: float = 0.0
+    message_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -355,8 +362,16 @@ class Machine:
         peak: LinkPeak = getattr(self, link)
         curves = self._curves.get((TransferRates, operation, link))
         if curves:
+            seconds = size / rate_between(curves, ranks, size)
+            counts = [count for count, _ in curves]
+            # between curves ranks are interpolated already
+            known = min(max(ranks, min(counts)), max(counts))
+            if operation == "allreduce":
+                seconds += 2 * math.log2(ranks / known) * peak.message_s
+            elif operation != "copy":
+                seconds += (ranks - known) * peak.message_s
             # a flat end of the curve would let small messages take no time
-            return max(peak.latency_s, size / rate_between(curves, ranks, size))
+            return max(peak.latency_s, seconds)
         if not peak.bandwidth_bytes_per_s:
             return float("inf") if size else 0.0
         return peak.latency_s + size / peak.bandwidth_bytes_per_s

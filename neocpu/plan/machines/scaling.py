@@ -50,7 +50,11 @@ def scaled(machine: Machine, key: str, factor: float) -> Machine:
     record = getattr(machine, section)
     value = getattr(record, name) * factor
     value = _whole(key, value) if type(getattr(record, name)) is int else value
-    changed = _with(machine, {section: replace(record, **{name: value})})
+    values = {name: value}
+    if name == "latency_s" and section in LINK_CLASSES:
+        # what a message takes to start goes with what an exchange does
+        values["message_s"] = record.message_s * factor
+    changed = _with(machine, {section: replace(record, **values)})
     return _scaled_curves(changed, section, name, factor)
 
 
