@@ -39,7 +39,7 @@ WINGS = {
 # A face stands above the folders that it hands on (`oracle/__init__.py`), so it is not listed.
 STOREYS = {
     "tables": ("hdf5", "storage", "tiers", "specs", "embedding", "kinds"),
-    "parallel": ("transport", "watch", "sharding", "exchange", "embeddings"),
+    "parallel": ("transport", "watch", "sharding", "exchange", "embeddings", "parity"),
     "ingest": ("formats", "dataset", "synthetic", "readers"),
     "plan": (
         "machines",

@@ -56,6 +56,7 @@ LAST: dict[str, tuple[str, ...]] = {
     "promise": ("promise", "readme", "calibrate", "balance", "hosts"),
     "mpiexec": (
         "resume",
+        "parity_kills",
         "spmd",
         "launch",
         "slurm",

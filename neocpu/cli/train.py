@@ -300,15 +300,17 @@ def print_summary(summary: Summary, folder: Path) -> None:
 
 def checkpoint_line(checkpoints: Summary) -> str:
     """What was written, and how long training waited for it."""
-    of_changes = checkpoints["of_changes"]
-    in_background = checkpoints["in_background"]
     kinds = ""
-    if of_changes or in_background:
+    of_changes = checkpoints["of_changes"]
+    if (in_background := checkpoints["in_background"]) or of_changes:
         kinds = f" ({of_changes} of changes, {in_background} in the background)"
+    parity = ""
+    if sent := checkpoints.get("parity"):
+        parity = f", {sent['seconds']:.2f} s for {sent['bytes'] / 2**20:,.1f} MiB of parity"
     return (
         f"checkpoints written: {checkpoints['written']}{kinds}, "
         f"{checkpoints['bytes'] / 2**20:,.1f} MiB; training waited "
-        f"{checkpoints['seconds']:.2f} s for them"
+        f"{checkpoints['seconds']:.2f} s for them{parity}"
     )
 
 

@@ -18,6 +18,7 @@ from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.feature_groups import Groups
 from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.storage.arena import LastingMemory
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class ShardingEnv:
     huge : tables on huge pages. memory : where tables live (None: all in memory).
     cuts : batch size -> i64[W+1], first sample of each rank and the end (None: as the leaves are
         spread over the ranks).
+    lasting : memory of this rank's rows that outlives the process (None: they need none).
     """
 
     plan: Plan
@@ -52,6 +54,7 @@ class ShardingEnv:
     huge: bool = True
     memory: MemoryPlan | None = None
     cuts: Callable[[int], Ints] | None = None
+    lasting: LastingMemory | None = None
 
     @cached_property
     def wire_set(self) -> WireSet:
@@ -75,7 +78,9 @@ class ShardingEnv:
         rule = replace(self.optimizer, max_gradient=0.0)
         tables = self.plan.tables
         if self.memory is None or self.memory.plain:
-            return TableBatchedEmbedding(tables, shards, rule, self.seed, huge=self.huge)
+            return TableBatchedEmbedding(
+                tables, shards, rule, self.seed, huge=self.huge, lasting=self.lasting
+            )
         from neocpu.tables.embedding.tiered import TieredEmbedding
 
         file = f"rank-{self.comm.rank}.h5"

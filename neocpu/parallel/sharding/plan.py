@@ -326,10 +326,10 @@ def plan_on_first_rank(comm: "Comm", tables: Sequence[TableSpec], make: Callable
     """
     if comm.size == 1:
         return make()
-    return _from_bytes(comm.on_first_rank(lambda: _to_bytes(make())), tables)
+    return from_bytes(comm.on_first_rank(lambda: to_bytes(make())), tables)
 
 
-def _to_bytes(plan: Plan) -> bytes:
+def to_bytes(plan: Plan) -> bytes:
     """All of a plan but its tables."""
     # tables come from the config, which every rank has read
     shards = [(shard.table, *shard.rows, *shard.cols, shard.rank) for shard in plan.shards]
@@ -337,7 +337,7 @@ def _to_bytes(plan: Plan) -> bytes:
     return json.dumps([plan.schemes, shards, layout, plan.placements]).encode()
 
 
-def _from_bytes(message: bytes, tables: Sequence[TableSpec]) -> Plan:
+def from_bytes(message: bytes, tables: Sequence[TableSpec]) -> Plan:
     """The plan that `_to_bytes` wrote; it was checked where it was made."""
     schemes, numbers, (ranks, ranks_per_node), placements = json.loads(message)
     shards = tuple(

@@ -8,7 +8,7 @@ A row is made with its initial values when it is first looked up. The object own
 arithmetic is in `kernels/`, and the formats of rows are in `rows.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from neocpu.core.rules import HyperParameters
 from neocpu.core.types import Bytes, Elements, Floats, Ints
 from neocpu.kernels.numbers.philox import uniform_rows
-from neocpu.kernels.records import InitialValues, ShardPlaces
+from neocpu.kernels.records import InitialValues, Segments, ShardPlaces
 from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
 from neocpu.tables.embedding.changes import Changes
@@ -27,7 +27,7 @@ from neocpu.tables.embedding.rows import RowStore, runs
 from neocpu.tables.embedding.sorting import Scratch, cut
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.tables.storage.arena import Arena
+from neocpu.tables.storage.arena import Arena, LastingMemory
 
 # A shard of at least LARGE rows gets all of them once the MANYth part of them exists.
 MANY = 4
@@ -45,8 +45,11 @@ class ShardRows:
     huge : ask for huge pages: faster, but then a touched row may cost two mebibytes.
     slots : rows of every shard that there is room for, i64[H]; None: all. With fewer, a subclass
         decides which rows are in them.
+    lasting : memory of rows and states that outlives the process (None: they need none).
 
-    Attribute: refuses_overflow, is an update that makes a row infinite an error (`overflow.py`)?
+    Attributes: refuses_overflow, is an update that makes a row infinite an error (`overflow.py`)?
+    before_change, called with a shard and its rows i64[n] that are about to be updated; updated, of
+    all shards' rows, those that `before_change` knows: u8[rows], empty without `lasting`.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class ShardRows:
         budget: int = 0,
         huge: bool = True,
         slots: Ints | None = None,
+        lasting: LastingMemory | None = None,
     ) -> None:
         self.tables = tuple(tables)
         self.shards = tuple(shards)
@@ -65,6 +69,8 @@ class ShardRows:
         self.rule = optimizer.rule
         self.rounds = optimizer.rounds
         self.refuses_overflow = False
+        self.before_change: Callable[[int, Ints], None] | None = None
+        self.lasting = lasting
         self._hyper_step: int | None = None  # the step of `_hypers`
         self._hypers: list[HyperParameters] = []  # of each of `_optimizers`
         # shard i learns with the numbers of that of _group_of[i]
@@ -108,12 +114,20 @@ class ShardRows:
         huge: bool,
     ) -> None:
         per_element = len(self.rule.element_state)
-        per_row = len(self.rule.row_state)
         # the states of a row side by side; a byte for each row that says whether it exists
+        states = (rows * len(self.rule.row_state), "f4")
         pages = pages_of(rows)
-        row_arrays = [(rows * per_row, "f4"), (pages * PAGE, "u1"), (pages, "u1")]
-        self._stores, (self._row_state, self._touched, self._pages) = allocate(
-            kinds, elements, per_element, row_arrays, budget, huge
+        marks = [(pages * PAGE, "u1"), (pages, "u1")]
+        if self.lasting is None:
+            self._stores, (self._row_state, self._touched, self._pages) = allocate(
+                kinds, elements, per_element, [states, *marks], budget, huge
+            )
+            self.updated = self._touched[:0]
+            return
+        # marks may run ahead of the rows: they are not for others to find
+        _, (self._touched, self._pages) = allocate([], [], 0, marks, 0, huge)
+        self._stores, (self._row_state, self.updated) = allocate(
+            kinds, elements, per_element, [states, (rows, "u1")], budget, huge, self.lasting
         )
 
     def _state_starts(self, names: Sequence[str]) -> Floats:
@@ -190,7 +204,30 @@ class ShardRows:
         self._pages[rows // PAGE] = 1
         self._marked_pages = None
 
+    def _note(self, segments: Segments) -> None:
+        """The unique rows of the segments are about to be updated."""
+        self.changes.note(segments)
+        if self.before_change is not None:
+            for shard, lo, hi in segments.spans():
+                self.before_change(shard, segments.unique[lo:hi])
+
     # ---- state ----
+
+    def raw(self, shard: int) -> list[Bytes]:
+        """Views of all that is kept of a shard's rows, as bytes u8[slots, n]: numbers and states,
+        and last `updated` u8[slots, 1].
+        """
+        height = int(self.slots[shard])
+        width = int(self.width[shard])
+        per_row = len(self.rule.row_state)
+        first = int(self.base[shard])
+        row = int(self._places.row_base[shard])
+        arrays = [
+            *(array[first : first + height * width] for array in self._store(shard).arrays),
+            self._row_state[row * per_row : (row + height) * per_row],
+            self.updated[row : row + height],
+        ]
+        return [array.view(np.uint8).reshape(height, -1) for array in arrays if array.size]
 
     def state(self, shard: int) -> dict[str, Floats]:
         """Views of a shard's slots: "weight" f32[slots, width], element states likewise, row states
@@ -329,12 +366,13 @@ def allocate(
     row_arrays: Sequence[tuple[int, str]],
     budget: int,
     huge: bool = True,
+    lasting: LastingMemory | None = None,
 ) -> tuple[list[RowStore], list[Elements]]:
     """Stores in the formats of `specs`, with room for so many elements and `per_element` states;
     and `row_arrays`, (size, dtype) each.
 
-    All are zeros in one mapping, of huge pages if `huge`. Raises TrainingError where they do not
-    fit `budget` bytes (0: any number fits).
+    All are zeros in one mapping, of huge pages if `huge`, or in `lasting`. Raises TrainingError
+    where they do not fit `budget` bytes (0: any number fits).
     """
     code_dtypes = [spec.row_format.arrays for spec in specs]
     state_parts = ["f4"] * per_element
@@ -343,7 +381,7 @@ def allocate(
         for count, dtypes in zip(elements, code_dtypes)
         for dtype in (*dtypes, *state_parts)
     ]
-    arena = Arena(sum(Arena.space(*size) for size in (*sizes, *row_arrays)), budget, huge)
+    arena = Arena(sum(Arena.space(*size) for size in (*sizes, *row_arrays)), budget, huge, lasting)
     stores = []
     for spec, count, dtypes in zip(specs, elements, code_dtypes):
         arrays = [arena.take(count, dtype) for dtype in dtypes]

@@ -145,7 +145,7 @@ class TableBatchedEmbedding(ShardRows):
                 "unique_gradient"
             )
         limited = self.optimizer.max_norm > 0
-        self.changes.note(segments)
+        self._note(segments)
         # changes are noted by row, so before slots take the place of rows
         located = self._located(segments)
         for shelf, group, lo, hi in self._kernel_calls(segments.shards):
@@ -226,7 +226,7 @@ class TableBatchedEmbedding(ShardRows):
         segments = self._sort(layout, lookups, grad.shape[1])
         # what is merged waits for other ranks, and segments lie in scratch
         rows = segments.unique.copy()
-        self.changes.note(segments)
+        self._note(segments)
         segments = self._located(segments)
         widths = np.repeat(self.width[segments.shards], np.diff(segments.first))
         start = np.append(0, np.cumsum(widths))
@@ -378,7 +378,9 @@ class TableBatchedEmbedding(ShardRows):
         return None
 
     def close(self) -> None:
-        """Release files and threads: there are none."""
+        """Release files and threads."""
+        if self.lasting is not None:
+            self.lasting.close()
 
     @property
     def stalled(self) -> float:

@@ -9,12 +9,13 @@ import ctypes
 import mmap
 import os
 import sys
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from neocpu.core.errors import TrainingError
-from neocpu.core.types import Elements
+from neocpu.core.types import Bytes, Elements
 
 HUGE = 2 << 20  # bytes of a huge page
 # Promise no memory for rows that may never be touched (the constant is new in Python 3.13).
@@ -24,15 +25,28 @@ GUARDED = os.environ.get("NEOCPU_GUARD_PAGES", "0") not in ("", "0")
 _PAGE = mmap.PAGESIZE
 
 
+class LastingMemory(Protocol):
+    """Memory that others will find when this process is no more."""
+
+    def take(self, size: int) -> Bytes:
+        """So many bytes, zeros on whole pages; once."""
+
+    def close(self) -> None:
+        """The process ends: they need not be found."""
+
+
 class Arena:
     """One anonymous mapping with regions cut from it; a page takes memory once it is touched.
 
     budget : bytes it may hold (0: no limit).
     huge : request huge pages, which spare the processor most page walks; then memory is taken two
         mebibytes at a time.
+    lasting : where the bytes are taken from instead; no huge pages then.
     """
 
-    def __init__(self, size: int, budget: int = 0, huge: bool = True) -> None:
+    def __init__(
+        self, size: int, budget: int = 0, huge: bool = True, lasting: LastingMemory | None = None
+    ) -> None:
         # refused now: without reserved memory the system would find out while the run goes on
         if budget and size > budget:
             raise TrainingError(
@@ -42,6 +56,9 @@ class Arena:
             )
         self.size = size
         self._used = 0
+        if lasting is not None:
+            self._map: mmap.mmap | Bytes = lasting.take(max(size, 1) + LINE)
+            return
         try:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
             # an empty map is an error, and a rank may have no rows

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neocpu.core.errors import CheckpointError, DataError, NeocpuError
+from neocpu.core.errors import CheckpointError, ConfigError, DataError, NeocpuError
 from neocpu.core.types import Elements, JsonObject, Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm
@@ -106,8 +106,14 @@ def begin(
 ) -> Beginning:
     """How the run of a folder of results begins; online : it trains on file after file. Collective.
 
-    Raises CheckpointError on all ranks for a source that cannot be used.
+    Raises CheckpointError on all ranks for a source that cannot be used, and ConfigError for what
+    is not for such a run.
     """
+    if online and config.checkpoint.parity:
+        raise ConfigError(
+            f"{config.source}: checkpoint.parity: it is for `neocpu train`, not for one that goes "
+            "over files as they come; leave it out"
+        )
     if resume:
         # defaults may have changed since, and one follows from the size of the data
         config = _as_begun(config, out, comm)

@@ -137,7 +137,7 @@ class Saver:
         self.world = world
         self.comm = world.comm
         self._policy = policy
-        self._data = dict(data or {})
+        self.data = dict(data or {})
         self._vocabularies = dict(vocabularies or {})
         self._newest: _Newest | None = None
         self._pending: _Pending | None = None
@@ -152,12 +152,12 @@ class Saver:
 
     def note(self, key: str, value: object) -> None:
         """Let the files from now on have a note (JSON-able) beside the description of the data."""
-        self._data[key] = value
+        self.data[key] = value
 
     def use_vocabularies(self, vocabularies: Mapping[str, Elements]) -> None:
         """Rows are chosen by other vocabularies from now on."""
         self._vocabularies = dict(vocabularies)
-        self._data["vocabularies"] = hashes_of(vocabularies)
+        self.data["vocabularies"] = hashes_of(vocabularies)
 
     def resume(self, path: Path, step: int) -> None:
         """The world was just loaded from a checkpoint; the next one may hold what changed since."""
@@ -254,7 +254,7 @@ class Saver:
         written_index = state.index(snapshot.add, base is not None)
         index = written_index
         attributes, texts = facts_of(
-            state.tensors, self.world.config, self.comm.size, step, self._data
+            state.tensors, self.world.config, self.comm.size, step, self.data
         )
         if base:
             index = written_index.over(base.index)
@@ -263,7 +263,7 @@ class Saver:
         pending.digest = digest_of(self.world.config.header(), step, state.tensors, index)
         attributes["digest"] = pending.digest
         before, counts = shares_of(self.comm, snapshot.counts)
-        words = self._data.get("vocabularies", {})
+        words = self.data.get("vocabularies", {})
         new_words = not base or words != base.words
         vocabularies = self._vocabularies if new_words else {}
         offsets = self._lay_out(pending, counts, attributes, texts, vocabularies)

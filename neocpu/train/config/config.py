@@ -307,6 +307,11 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
         config = replace(config, tables=with_caches(tables, placements, config.memory.cache_format))
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
+    moving = [parts.table for parts in config.compositions if parts.dynamic is not None]
+    cached = [table.name for table, where in zip(config.tables, placements) if where != "hbm"]
+    whole = not (config.parallel.towers or config.search.supernet)
+    if why := config.checkpoint.parity_fault(moving, cached, whole):
+        raise reader.wrong("checkpoint.parity", why)
     narrow = any(table.cache_format for table in config.tables)
     if config.checkpoint.every_minutes and narrow:
         raise reader.wrong(

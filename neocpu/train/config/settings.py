@@ -4,7 +4,7 @@ The sections `optimizer`, `training`, `eval`, `memory`, `checkpoint` and `search
 other sections live beside their owners (`config.py` names them).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
@@ -205,6 +205,9 @@ class CheckpointConfig:
         went on.
     memory : bytes of a rank that rows may take until they are written while training goes on; a
         checkpoint that needs more is written while training waits.
+    parity : rows and states also outlive killed ranks in /dev/shm (or memory.folder), with the
+        parity of so many ranks on another one, from which the rows of a rank are rebuilt that is
+        lost with its host (0: none; docs/cluster.md).
     """
 
     every_steps: int = 0
@@ -214,6 +217,24 @@ class CheckpointConfig:
     full_every: int = 0
     quantize: Annotated[str, Limits(("none", *SCALED))] = "none"
     memory: int = 128 << 20
+    parity: int = 0
+
+    def parity_fault(self, moving: Sequence[str], cached: Sequence[str], whole: bool) -> str:
+        """Why there can be no parity; "": there can, or there is to be none.
+
+        moving, cached : tables whose rows move in training, and whose rows are in caches. whole :
+        has every rank the whole model?
+        """
+        if not self.parity:
+            return ""
+        for names, what in ((moving, "move in training"), (cached, "are in caches")):
+            if names:
+                return f"rows of table {names[0]!r} {what}; leave it out"
+        if not whole:
+            return (
+                "parallel.towers and a search have parameters that not every rank has; leave it out"
+            )
+        return ""
 
     def files_until_full(self, ssd: bool) -> int:
         """`full_every` of a run; ssd : does any table live over SSD?"""

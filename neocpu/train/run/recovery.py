@@ -7,13 +7,22 @@ later. A crash in between costs all steps since the one before.
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from neocpu.core.types import Elements, JsonObject
+from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.transport.comm import Comm
 from neocpu.train import checkpoint
+from neocpu.train.before.datasets import Splits
 from neocpu.train.checkpoint.saving import Saver, SavingPolicy
+from neocpu.train.config.config import Config
 from neocpu.train.run.patience import NOTE, Patience
 from neocpu.train.step.world import World
+from neocpu.train.watch.results import Tell
 from neocpu.train.watch.step_watch import StepClock
+
+if TYPE_CHECKING:
+    from neocpu.parallel.parity.keeper import ParityKeeper
 
 
 class Recovery:
@@ -58,6 +67,7 @@ class Recovery:
         self._safe = -1  # step of the newest complete one, and the seconds of steps until then
         self._safe_at = 0.0
         self._cost = (0, 0.0)
+        self._keeper = cast("ParityKeeper | None", world.embedding.env.lasting)
 
     def watch(self, patience: Patience) -> None:
         """Keep the best checkpoint of this count, and note the count in all of them."""
@@ -119,16 +129,31 @@ class Recovery:
             return
         self._pulse.begin("writing a checkpoint")
         self.finish(step)
-        if self._patience is not None and self._patience.limit:
-            self._saver.note(NOTE, self._patience.to_note())
+        self._note_patience()
         self.digest = self._saver.save(step, last)
         self._begun_time = time.monotonic()
         self._begun = step
         # a checkpoint holds the state of this moment, whenever it is complete
         self._begun_at = self._clock.seconds
 
+    def _note_patience(self) -> None:
+        """Let what is saved have the count of measurements."""
+        if self._patience is not None and self._patience.limit:
+            self._saver.note(NOTE, self._patience.to_note())
+
     def poll(self, step: int) -> None:
-        """Complete a checkpoint that all ranks have written meanwhile; step : steps taken."""
+        """Complete a checkpoint that all ranks have written meanwhile, and let what outlives the
+        ranks follow; step : steps taken.
+        """
+        if self._keeper is not None and self._keeper.step != step:
+            from neocpu.train.checkpoint.keeping import note_of
+
+            self._note_patience()
+            note = note_of(self._world, self._saver.data)
+            if self._keeper.step < 0:
+                self._keeper.begin(self._world.embedding.tbe, step, note)
+            else:
+                self._keeper.follow(step, note)
         self._saver.poll()
         self._account(step)
 
@@ -163,5 +188,28 @@ class Recovery:
         return {"steps": steps, "seconds": seconds}
 
     def written(self) -> dict[str, object]:
-        """Checkpoints written, their bytes, and how long training waited (`Saver.report`)."""
-        return self._saver.report()
+        """Checkpoints written, their bytes, and how long training waited (`Saver.report`); and of
+        the "parity", where there is one.
+        """
+        parity = {} if self._keeper is None else {"parity": self._keeper.report()}
+        return self._saver.report() | parity
+
+
+def memory_of(
+    config: Config, comm: Comm, plan: Plan, out: Path, tell: Tell
+) -> "ParityKeeper | None":
+    """Memory of this rank's rows that outlives it, if the config asks for it. Collective."""
+    if not config.checkpoint.parity:
+        return None
+    from neocpu.train.checkpoint.keeping import keeper_of
+
+    return keeper_of(config, comm, plan, out, tell)
+
+
+def rescued(config: Config, comm: Comm, out: Path, splits: Splits, tell: Tell) -> None:
+    """Make a checkpoint of what killed ranks left in such memory (`rescue.py`). Collective."""
+    if not config.checkpoint.parity:
+        return
+    from neocpu.train.run.rescue import rescue
+
+    rescue(config, comm, out, splits, tell)

@@ -30,7 +30,7 @@ from neocpu.train.run.folder import RunLock, restarts_of
 from neocpu.train.run.measurements import Measurements
 from neocpu.train.run.mishaps import NOTE as MISHAPS
 from neocpu.train.run.mishaps import Mishaps, RollBack
-from neocpu.train.run.recovery import Recovery
+from neocpu.train.run.recovery import Recovery, memory_of, rescued
 from neocpu.train.run.summary import sent_matrix, summarise
 from neocpu.train.run.verdict import verdict
 from neocpu.train.step.pipeline import look_ahead
@@ -139,6 +139,8 @@ class Trainer:
         self.report.note("data are open")
         warn_of_leaves(self.config, self.comm.size, self.report.tell)
         self._heed(stop)
+        if self.resume:
+            rescued(self.config, self.comm, self.out, splits, tell)
         world, schedule = self._prepare(splits)
         self._heed(stop)
         beginning.take_over(world, splits, tell)
@@ -224,7 +226,9 @@ class Trainer:
 
     def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
         """The objects of this rank; arguments as of `world.build`."""
-        return build(self.config, self.comm, plan, splits.dense_features, huge=huge, memory=memory)
+        lasting = memory_of(self.config, self.comm, plan, self.out, self.report.tell)
+        size = splits.dense_features
+        return build(self.config, self.comm, plan, size, huge, memory, lasting=lasting)
 
     def _recover(self, world: World, splits: Splits) -> Recovery:
         """What writes the checkpoints of a world."""
@@ -374,14 +378,9 @@ class Trainer:
         recovery.save(self.steps_taken, last=True)
         recovery.finish(self.steps_taken)
         self.report.note("the last checkpoint is written")
+        sent = sum_traffic([rank["sent"] for rank in traffic])
         summary = summarise(
-            world,
-            self.steps_taken,
-            self.samples,
-            self._clock,
-            metrics,
-            sum_traffic([rank["sent"] for rank in traffic]),
-            recovery,
+            world, self.steps_taken, self.samples, self._clock, metrics, sent, recovery
         )
         summary |= self._measurements.calibration | self._mishaps.to_note()
         summary |= verdict(self.config, splits, metrics, self.comm, self.report.tell)

@@ -19,6 +19,7 @@ from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.tables.specs.optimizer_groups import dense_runs
+from neocpu.tables.storage.arena import LastingMemory
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import STOP
 from neocpu.train.model.dlrm import Dlrm
@@ -74,18 +75,19 @@ def build(
     huge: bool = True,
     memory: MemoryPlan | None = None,
     model: Dlrm | None = None,
+    lasting: LastingMemory | None = None,
 ) -> World:
     """Model, tables and optimizers of one rank; no row is looked up, so none takes memory yet.
 
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
-    model : the dense part (None: that of the config).
+    model : the dense part (None: that of the config). lasting : as of `ShardingEnv`.
     """
     training = config.training
     if config.parallel.alltoall == "two_level":
         from neocpu.parallel.exchange.two_level import two_level
 
         comm = two_level(comm)
-    model = model or _model(config, plan, dense_features)
+    model = model or model_of(config, dense_features)
     env = ShardingEnv(
         plan=plan,
         comm=comm,
@@ -98,11 +100,10 @@ def build(
         wires=config.wires.specs,
         huge=huge,
         memory=memory,
+        lasting=lasting,
     )
     embedding, towers = _embedding(config, env, model)
-    rates = config.optimizer
-    runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
-    dense = DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
+    dense = dense_optimizer(config, model)
     of_table = config.table_optimizers()
     shards = plan.local(comm.rank)
     embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
@@ -121,7 +122,14 @@ def build(
     )
 
 
-def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
+def dense_optimizer(config: Config, model: Dlrm) -> DenseOptimizer:
+    """What trains the parameters of the model."""
+    rates = config.optimizer
+    runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
+    return DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
+
+
+def model_of(config: Config, dense_features: int) -> Dlrm:
     """The dense part of the model.
 
     Raises ConfigError for the config of a search, which holds many models.
