@@ -1,9 +1,11 @@
 """Do readers deliver the batches of the direct loader, bit for bit, whatever happens to them?"""
 
 import gzip
+import io
 import itertools
 import re
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +25,9 @@ from neocpu.ingest.dataset.raw import RawLog, index_of
 from neocpu.ingest.formats import readers, sources
 from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
+from neocpu.ingest.readers import coming as coming_files
 from neocpu.ingest.readers import frames, reader
+from neocpu.ingest.readers.coming import ComingDataset
 from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.specs.specs import TableSpec
@@ -316,6 +320,93 @@ def test_empty_logs_are_refused(tmp_path):
         raw_log([path], on_error="skip").open()
 
 
+# ---- files that still come ----
+
+
+def stream_body(files, coming, log, size, keys, steps=10_000):
+    """As `both`, with files that still come."""
+
+    def body(comm):
+        share = BatchShare(size, 4, comm.rank, comm.size)
+        order = Reading(seed=3, depth=0)
+        direct = BatchSchedule(Loader(Dataset(files), TABLES, share, order, Needs(1)), 1, steps)
+        data = ComingDataset(log, coming if comm.rank == 0 else None)
+        loader = Loader(data, TABLES, share, order, Needs(1))
+        read = reading.reader_schedule(loader, 1, steps, comm, keys, lambda text: None)
+        try:
+            count = assert_same(direct.batches(0), read.batches(0))
+            assert read.total_steps == direct.total_steps == count
+            assert read.samples_after(count) == direct.samples_after(count)
+        finally:
+            read.close()
+
+    return body
+
+
+@pytest.mark.parametrize("steps", [10_000, 4])
+def test_files_that_appear_are_read_in_order(tmp_path, monkeypatch, steps):
+    monkeypatch.setattr(coming_files, "EVERY", 0.01)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    logs = [write(tmp_path, "csv", rows, rows) for rows in (900, 1, 5000, 1300)]
+    files = [log.with_suffix(".h5") for log in logs]
+    for log, file in zip(logs, files):
+        convert([log], file, "table", ConvertOptions(schema=SCHEMA))
+    source = coming_files.Folder(folder, "_END", 0.0)
+
+    def deliver():
+        for number, log in enumerate(logs):
+            time.sleep(0.1)
+            (folder / ".part").write_bytes(log.read_bytes())
+            (folder / ".part").rename(folder / f"{number}.csv")
+        (folder / "_END").touch()
+
+    writer = threading.Thread(target=deliver)
+    writer.start()
+    log = replace(raw_log([source.first()]), growing=True)
+    keys = ReadersConfig(count=2, split=1, ahead=1)
+    run_threads(2, stream_body(files, source, log, 700, keys, steps))
+    writer.join()
+
+
+def test_stdin_is_read_piece_by_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr(coming_files, "PIECE", 20_000)
+    path = write(tmp_path, "unended")
+    convert([path], tmp_path / "log.h5", "table", ConvertOptions(schema=SCHEMA))
+    pieces = tmp_path / "pieces"
+    source = coming_files.Stdin(io.BytesIO(path.read_bytes()), pieces, table_schema(SCHEMA))
+    log = replace(raw_log([source.first()]), growing=True)
+    keys = ReadersConfig(count=2, split=1, ahead=1)
+    most = []
+
+    def watched(path):
+        most.append(len(list(pieces.iterdir())))
+        coming_files.Stdin.forget(source, path)
+
+    monkeypatch.setattr(source, "forget", watched)
+    run_threads(1, stream_body([tmp_path / "log.h5"], source, log, 700, keys))
+    assert not pieces.exists()
+    # three splits of a block each, and a piece that was cut
+    assert 0 < max(most) <= 3 * 4096 * 40 / 20_000 + 2
+    with pytest.raises(DataError, match="stdin cannot be read again"):
+        next(source.files())
+
+
+def test_a_file_that_comes_too_late_is_told(tmp_path):
+    (tmp_path / "b.csv").touch()
+    files = coming_files.Folder(tmp_path, "_END", 0.0).files()
+    assert next(files).name == "b.csv"
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(DataError, match=r"a\.csv: appeared behind b\.csv"):
+        next(files)
+
+
+def test_a_folder_without_new_files_ends_by_idle_time(tmp_path):
+    assert not list(coming_files.Folder(tmp_path, "_END", 0.01).files())
+    with pytest.raises(DataError, match="no file came"):
+        coming_files.Folder(tmp_path, "_END", 0.01).first()
+
+
 # ---- runs ----
 
 SCHEMA_TEXT = """
@@ -364,6 +455,40 @@ def test_runs_have_the_digest_of_converted_data(tmp_path):
     digest(half, tmp_path / "half")
     rest = config_of(path, "readers.count=1")
     assert digest(rest, tmp_path / "half", ranks=2, resume=True) == expected
+
+
+def test_a_followed_folder_has_the_digest_of_its_files(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write(folder, "csv", 3000, 1)
+    write(folder, "csv", 4001, 2)
+    (folder / "_END").touch()
+    plain = ("data.shuffle=false", 'data.schema.dense=[{columns=["x"],kind="float"}]')
+    one_pass = (*plain, "training.epochs=1", "training.steps=100")
+    expected = digest(config_of(folder, *one_pass), tmp_path / "converted")
+    follow = (*one_pass, "readers.count=2", "readers.follow=true")
+    assert digest(config_of(folder, *follow), tmp_path / "read", ranks=2) == expected
+    digest(config_of(folder, *follow, "training.steps=5"), tmp_path / "half")
+    assert digest(config_of(folder, *follow), tmp_path / "half", resume=True) == expected
+    # it had ended: nothing is left to train on
+    assert digest(config_of(folder, *follow), tmp_path / "half", resume=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (("data.shuffle=true",), "data.shuffle needs all samples"),
+        (("data.split=[0.8,0.1,0.1]",), "data.split needs all samples"),
+        (("data.schema.dense=[{columns=['x'],transform='standard'}]",), "write them as fitted"),
+        (("training.steps=0",), "nobody knows how long its one pass is"),
+    ],
+)
+def test_what_needs_all_samples_is_refused(tmp_path, keys, message):
+    (tmp_path / "in").mkdir()
+    plain = ("data.shuffle=false", 'data.schema.dense=[{columns=["x"],kind="float"}]')
+    config = config_of(tmp_path / "in", *plain, "readers.count=1", "readers.follow=true", *keys)
+    with pytest.raises(ConfigError, match=message):
+        digest(config, tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,18 @@ class ReadersConfig:
     multiple of 16. ahead : splits that are read before trainers have come to them, by all readers
     together (0: two for each reader). slow_after : seconds after which a split that a reader still
     works on is given to another one too.
+    follow : train data are a folder whose files may still come (docs/data.md). end : name of the
+    file after which none follow. idle : seconds without a new one after which none are waited for
+    (0: there is no such limit).
     """
 
     count: Annotated[int, Limits(most=1024)] = 0
     split: Annotated[int, Limits(least=1)] = 16
     ahead: int = 0
     slow_after: float = 30.0
+    follow: bool = False
+    end: str = "_END"
+    idle: float = 0.0
 
     @property
     def splits_ahead(self) -> int:

@@ -100,12 +100,19 @@ class CountedFile:
         self._first_rows = np.cumsum([0, *index.rows], dtype=np.int64)
         self._first_lines = np.cumsum([0, *index.lines], dtype=np.int64)
         self._kept: dict[int, Parsed] = {}
+        self._fresh = False  # was something taken since `rest`?
         self._source: Source | None = None
         self._next = 0  # block that `_source` reads next
 
     def close(self) -> None:
         """Nothing stays open that matters; the blocks read last are forgotten."""
         self._kept.clear()
+
+    def rest(self) -> None:
+        """Other samples are taken: where none are of this file, forget its blocks."""
+        if not self._fresh:
+            self._kept.clear()
+        self._fresh = False
 
     def take(self, samples: NDArray[np.int64], names: Sequence[str]) -> Samples:
         """Gather samples i64[n > 0], in any order, with the bags of the features `names`.
@@ -119,6 +126,7 @@ class CountedFile:
         kept.update(self._read([block for block in wanted if block not in kept]))
         # the next samples are mostly of the same blocks, or of those behind them
         self._kept = kept
+        self._fresh = True
         rows = joined([kept[block] for block in wanted])
         starts = np.cumsum([0, *(len(kept[block].dense) for block in wanted)], dtype=np.int64)
         place = np.searchsorted(blocks, block_of)
@@ -149,6 +157,9 @@ class CountedFile:
         if self._source is None or (blocks and not self.index.direct and blocks[0] < self._next):
             self._source = open_source(self.path, self._schema)
             self._next = 0
+            if self.index.direct:
+                # each block is read by itself: the file need not stay open
+                self._source = self._source._replace(blocks=iter(()))
         if self._source.reread is not None:
             for number in blocks:
                 yield number, self._source.reread(self.index.spans[number])
@@ -250,6 +261,8 @@ class RawDataset(Dataset):
     def take(self, samples: NDArray[np.int64], features: Iterable[str] | None = None) -> Samples:
         """As of `Dataset`; further labels are those of `more_labels`."""
         taken = super().take(samples, features)
+        for file in self._files:
+            file.rest()
         return Samples(
             taken.labels,
             taken.dense,

@@ -11,7 +11,7 @@ comes first counts.
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -44,7 +44,8 @@ class _Out:
 class Master:
     """Hands out the splits of a run until `close`.
 
-    listener : where readers and trainers connect. splits : in their order; they may come slowly.
+    listener : where readers and trainers connect. splits : in their order, each with notes on new
+    files; they may come slowly.
     readers, trainers : how many will come. ahead, slow_after : keys of `[readers]`.
 
     Attribute: readers, the state of each one so far.
@@ -54,7 +55,7 @@ class Master:
         self,
         listener: socket.socket,
         token: str,
-        splits: Iterator[tuple[Split, JsonObject]],
+        splits: Iterator[tuple[Split, Sequence[JsonObject]]],
         sizes: tuple[int, int],
         ahead: int,
         slow_after: float,
@@ -95,15 +96,14 @@ class Master:
         """Take splits from their source as they are needed."""
         number = -1
         try:
-            for split, note in self._splits:
+            for split, notes in self._splits:
                 number = split.number
                 with self._changed:
                     while not (self._is_near(number) or self._closed):
                         self._changed.wait()
                     if self._closed:
                         return
-                    if note:
-                        self._log.append(note)
+                    self._log += notes
                     self._waiting.append(split)
                     self._changed.notify_all()
         except Exception as error:  # noqa: BLE001 - of a source; nobody else can tell of it
@@ -206,6 +206,9 @@ class Master:
                 self._lose(reader, split)
                 return
             if "error" in answer.note:
+                if split.number not in self._out:  # another one has read it, and its file may go
+                    self._lose(reader, split)
+                    return
                 self._say({"error": answer.note["error"], "split": split.number})
                 return
             with self._changed:

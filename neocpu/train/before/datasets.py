@@ -251,7 +251,7 @@ def open_paths(
         from neocpu.train.before.raw_train import open_raw_train
 
         labels = more_labels(config)
-        config, raw = open_raw_train(config, comm, sources["train"], labels, tell)
+        config, raw = open_raw_train(config, comm, sources["train"], labels, out, tell)
         if raw is not None:
             opened["train"] = raw
             sources = {name: files for name, files in sources.items() if name != "train"}

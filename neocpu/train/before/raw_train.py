@@ -5,6 +5,7 @@ each file how many rows its blocks have, so that samples have the order of the c
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,24 +17,36 @@ from neocpu.ingest.dataset.raw import FileIndex, RawDataset, RawLog, index_of
 from neocpu.ingest.formats.files.folders import all_files
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.readers.coming import Coming, ComingDataset, Folder, Stdin
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.conversions import convert_options
 from neocpu.train.config.config import Config
 from neocpu.train.watch.results import Tell
 
+STDIN = "-"
+
 
 def open_raw_train(
-    config: Config, comm: Comm, sources: Sequence[str], labels: Sequence[str], tell: Tell
+    config: Config,
+    comm: Comm,
+    sources: Sequence[str],
+    labels: Sequence[str],
+    out: Path,
+    tell: Tell,
 ) -> tuple[Config, RawDataset | None]:
     """The train data of a run with readers, not converted; None where they are converted already.
     And the config, with the numbers that its schema takes from them. Collective.
 
-    labels : that are read besides the first.
+    labels : that are read besides the first. out : where pieces of stdin lie for a while.
 
     Raises DataError and ConfigError on all ranks.
     """
+    streamed = is_stream(config)
+    if streamed:
+        _refuse_stream(config)
+    coming = _coming(config, sources, out) if streamed and comm.rank == 0 else None
     # one rank looks: others may see another state of a folder
-    names = json.loads(comm.on_first_rank(lambda: json.dumps(_raw_files(sources)).encode()))
+    names = json.loads(comm.on_first_rank(lambda: json.dumps(_raw_files(sources, coming)).encode()))
     if not names:
         return config, None
     paths = [Path(name) for name in names]
@@ -55,7 +68,8 @@ def open_raw_train(
     files = _of_all(comm, counted, len(paths))
     try:
         on_error = config.data.on_error
-        dataset = RawDataset(RawLog(files, schema, on_error, config.data.label, tuple(labels)))
+        log = RawLog(files, schema, on_error, config.data.label, tuple(labels), streamed)
+        dataset = ComingDataset(log, coming) if streamed else RawDataset(log)
         _refuse_order(config, dataset)
     except NeocpuError as problem:
         error = problem
@@ -69,8 +83,26 @@ def open_raw_train(
     return config, dataset
 
 
-def _raw_files(sources: Sequence[str]) -> list[str]:
-    """The files of logs that are all raw; [] where all are converted. Raises DataError."""
+def is_stream(config: Config) -> bool:
+    """Are the train data files that still come?"""
+    return config.readers.follow or STDIN in [Path(path).name for path in config.data.train]
+
+
+def _coming(config: Config, sources: Sequence[str], out: Path) -> Coming:
+    """Where files come from."""
+    if Path(sources[0]).name == STDIN:
+        schema = schema_of(config.data.format, convert_options(config, "train"))
+        return Stdin(sys.stdin.buffer, out / "stdin", schema)
+    return Folder(Path(sources[0]), config.readers.end, config.readers.idle)
+
+
+def _raw_files(sources: Sequence[str], coming: Coming | None) -> list[str]:
+    """The files of logs that are all raw; [] where all are converted. Raises DataError.
+
+    coming : where files come from; the first is there then.
+    """
+    if coming is not None:
+        return [str(coming.first())]
     paths = all_files(sources)
     raw = [kind_of(path) != "hdf5" for path in paths]
     if any(raw) and not all(raw):
@@ -95,6 +127,28 @@ def _of_all(comm: Comm, counted: Sequence[FileIndex], files: int) -> tuple[FileI
     texts = comm.allgather_bytes(json.dumps([asdict(index) for index in counted]).encode())
     by_rank = [[FileIndex(**index) for index in json.loads(text)] for text in texts]
     return tuple(by_rank[number % comm.size][number // comm.size] for number in range(files))
+
+
+def _refuse_stream(config: Config) -> None:
+    """Raise ConfigError for what cannot be done with files that still come."""
+    training = config.training
+    schema = schema_of(config.data.format, convert_options(config, "train"))
+    why = ""
+    if len(config.data.train) > 1:
+        why = "data.train names several logs; name one folder, or - for stdin"
+    elif config.data.shuffle:
+        why = "data.shuffle needs all samples; set it to false"
+    elif config.data.split:
+        why = "data.split needs all samples; name files in data.valid and data.test"
+    elif schema.unfitted:
+        why = "standard transforms and buckets take numbers from all of it; write them as fitted"
+    elif config.batch_chosen:
+        why = "the batch size would follow from the number of samples; set training.batch_size"
+    elif training.epochs != 1 or not training.steps:
+        why = "nobody knows how long its one pass is; set training.epochs = 1, and training.steps "
+        why += "to the most that the run shall take"
+    if why:
+        raise ConfigError(f"{config.source}: the train data still come, but {why}")
 
 
 def _refuse(config: Config, schema: Schema) -> None:

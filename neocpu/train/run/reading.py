@@ -15,14 +15,17 @@ import secrets
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from typing import TypeAlias
 
 from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.raw import RawDataset, RawLog
-from neocpu.ingest.loader import Batch
+from neocpu.ingest.loader import Batch, Loader
+from neocpu.ingest.readers.arriving import OnePass, arriving
+from neocpu.ingest.readers.coming import ComingDataset
 from neocpu.ingest.readers.frames import Address, connect, end, send
 from neocpu.ingest.readers.master import Master
 from neocpu.ingest.readers.pieces import Split
@@ -35,6 +38,8 @@ from neocpu.tables.specs.specs import bags
 from neocpu.train.step.schedule import BatchSchedule
 from neocpu.train.watch.results import Tell
 
+# with each split the files that are new
+Splits: TypeAlias = Iterator[tuple[Split, Sequence[JsonObject]]]
 LOOPBACK = "127.0.0.1"
 
 
@@ -51,7 +56,7 @@ class ReaderSchedule(BatchSchedule):
 
     def batches(self, step: int) -> Iterator[Batch]:
         """As of `BatchSchedule`. Collective; readers start now."""
-        self.close()
+        self._end_sessions()
         splits = self._splits(step)
         session = Session(self, splits)
         self._sessions.append(session)
@@ -68,7 +73,7 @@ class ReaderSchedule(BatchSchedule):
                 return
             yield batch
 
-    def _splits(self, step: int) -> Iterator[tuple[Split, JsonObject]]:
+    def _splits(self, step: int) -> Splits:
         """The splits of the batches after the first `step` steps."""
         number = itertools.count()
         rows = self.loader.dataset.rows
@@ -82,7 +87,7 @@ class ReaderSchedule(BatchSchedule):
             for first, last in itertools.pairwise(bounds):
                 if max(first, begin) < min(last, stop):
                     first = max(first, begin)
-                    yield Split(next(number), epoch, first, min(last, stop), rows), {}
+                    yield Split(next(number), epoch, first, min(last, stop), rows), ()
             epoch += 1
             first_step = 0
 
@@ -117,18 +122,83 @@ class ReaderSchedule(BatchSchedule):
             }
         }
 
-    def close(self) -> None:
-        """End the readers."""
+    def _end_sessions(self) -> None:
         for session in self._sessions:
             session.close()
+
+    def close(self) -> None:
+        """End the readers."""
+        self._end_sessions()
+
+
+@dataclass(frozen=True)
+class StreamSchedule(ReaderSchedule):
+    """The batches of files that still come, one pass in their order.
+
+    It takes `steps` steps at most; where the files end before that, so does it.
+    """
+
+    _ends: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run, as far as it is known."""
+        return self._ends[-1][0] if self._ends else self.steps
+
+    def samples_after(self, step: int) -> int:
+        """Samples of all ranks in the first `step` steps."""
+        most = step * self.loader.batch_size
+        return min(most, self._ends[-1][1]) if self._ends else most
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """As of `BatchSchedule`; returns once the first batch is there, or there will be none."""
+        batches = super().batches(step)
+        first = next(batches, None)
+        if first is None:
+            self._ends.append((step, self.samples_after(step)))
+            return batches
+        return self._until_end(first, batches)
+
+    def _until_end(self, batch: Batch, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches, each once it is known whether another one follows: all ranks have to know
+        the last step when they take it.
+        """
+        for following in batches:
+            yield batch
+            batch = following
+        self._ends.append((batch.step + 1, batch.step * self.loader.batch_size + batch.samples))
+        yield batch
+
+    def close(self) -> None:
+        """End the readers, and what brings files."""
+        super().close()
+        data = self.loader.dataset
+        if isinstance(data, ComingDataset) and data.coming is not None:
+            data.coming.close()
+
+    def _splits(self, step: int) -> Splits:
+        data = self.loader.dataset
+        assert isinstance(data, ComingDataset)
+        if data.coming is None:  # not rank 0, which alone hands out splits
+            return iter(())
+        size = self.loader.batch_size
+        keys = self.readers
+        one_pass = OnePass(step * size, self.steps * size, size, keys.split, keys.splits_ahead)
+        return arriving(data.coming, data.log, one_pass)
+
+
+def reader_schedule(
+    loader: Loader, epochs: int, steps: int, comm: Comm, readers: ReadersConfig, tell: Tell
+) -> ReaderSchedule:
+    """The batches of a run that readers make."""
+    kind = StreamSchedule if isinstance(loader.dataset, ComingDataset) else ReaderSchedule
+    return kind(loader, epochs, steps, comm, readers, tell)
 
 
 class Session:
     """The readers of one pass through the batches of a run. Collective; attribute: queue."""
 
-    def __init__(
-        self, schedule: ReaderSchedule, splits: Iterator[tuple[Split, JsonObject]]
-    ) -> None:
+    def __init__(self, schedule: ReaderSchedule, splits: Splits) -> None:
         comm = schedule.comm
         loader = schedule.loader
         readers = schedule.readers

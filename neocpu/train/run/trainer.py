@@ -190,9 +190,9 @@ class Trainer:
         limits = (splits.loader("train"), self.config.training.epochs, self.config.training.steps)
         if not (readers := self.config.readers).count:
             return BatchSchedule(*limits)
-        from neocpu.train.run.reading import ReaderSchedule  # and sockets, which few runs need
+        from neocpu.train.run.reading import reader_schedule  # and sockets, which few runs need
 
-        return ReaderSchedule(*limits, self.comm, readers, self.report.tell)
+        return reader_schedule(*limits, self.comm, readers, self.report.tell)
 
     def _prepare(self, splits: Splits) -> tuple[World, BatchSchedule]:
         """Plan, check that there is room, compile, and build the objects of this rank."""

@@ -1,0 +1,154 @@
+"""Which files come while a run trains? Those that appear in a folder, or pieces of what stdin says.
+
+A file is whole when it has its name: whoever writes it gives it a hidden one until then, and
+renames it. Names are taken in their order; one that appears behind those already taken ends the
+run, since a run on the whole folder would have another order.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from neocpu.core.errors import DataError
+from neocpu.ingest.dataset.raw import RawDataset, RawLog
+from neocpu.ingest.formats.files.folders import is_log
+from neocpu.ingest.formats.schema import Schema
+
+EVERY = 0.2  # seconds between two looks at a folder
+PIECE = 16 << 20  # bytes of stdin in a file
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder whose files may still come. end : name of the file after which none follow.
+
+    idle : seconds without a new one after which none are waited for (0: they always are).
+    """
+
+    path: Path
+    end: str
+    idle: float
+
+    def files(self) -> Iterator[Path]:
+        """The files, in the order of their names. Raises DataError for one that comes too late."""
+        taken: list[Path] = []
+        newest = time.monotonic()
+        while True:
+            ended = (self.path / self.end).exists()  # before the look: no file comes after it
+            new = [file for file in self._present() if file not in taken]
+            for file in new:
+                if taken and file < taken[-1]:
+                    raise DataError(
+                        f"{file}: appeared behind {taken[-1].name}, which was taken before; files "
+                        "are read in the order of their names, so give new ones later names"
+                    )
+                taken.append(file)
+                yield file
+                newest = time.monotonic()
+            if ended or (self.idle and time.monotonic() - newest > self.idle):
+                return
+            if not new:
+                time.sleep(EVERY)
+
+    def first(self) -> Path:
+        """The first file, once it is there. Raises DataError where none comes."""
+        for file in self.files():
+            return file
+        raise DataError(f"{self.path}: no file came")
+
+    def _present(self) -> list[Path]:
+        try:
+            files = sorted(path for path in self.path.iterdir() if path.is_file())
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
+        return [file for file in files if is_log(Path(file.name)) and file.name != self.end]
+
+    def forget(self, file: Path) -> None:
+        """All of the file has been trained on."""
+
+    def close(self) -> None:
+        """No file is asked for any more."""
+
+
+class Stdin:
+    """The lines of a stream, as files of some MiB in a folder, each made when it is asked for.
+
+    Text only. The first line is that of the header where the schema says so; every file has it.
+    """
+
+    def __init__(self, stream: BinaryIO, folder: Path, schema: Schema) -> None:
+        self._stream = stream
+        self._folder = folder
+        self._header = schema.header
+        self._pieces = self._cut()
+        self._first: Path | None = None
+        self._kept: Path | None = None
+
+    def files(self) -> Iterator[Path]:
+        """The files, named by the number of their first line. Raises DataError where they have no
+        room, and for a second pass.
+        """
+        if self._first is None:
+            raise DataError("-: stdin cannot be read again; start the run again, with --resume")
+        first = self._first
+        self._first = None
+        yield first
+        yield from self._pieces
+
+    def first(self) -> Path:
+        """The first file. Raises DataError where nothing comes."""
+        self._first = self._kept = next(self._pieces, None)
+        if self._first is None:
+            raise DataError("-: stdin has no rows")
+        return self._first
+
+    def _cut(self) -> Iterator[Path]:
+        head = self._stream.readline() if self._header else b""
+        line = 1 + bool(head)
+        rest = b""
+        while chunk := self._stream.read(PIECE):
+            text = rest + chunk
+            cut = text.rfind(b"\n") + 1
+            rest = text[cut:]
+            if cut:
+                yield self._write(line, head + text[:cut])
+                line += text.count(b"\n", 0, cut)
+        if rest:
+            yield self._write(line, head + rest + b"\n")
+
+    def _write(self, line: int, text: bytes) -> Path:
+        path = self._folder / f"from-line-{line:012}.log"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+        except OSError as error:
+            raise DataError(f"{path}: stdin cannot be kept there: {error.strerror}") from error
+        return path
+
+    def forget(self, file: Path) -> None:
+        """All of the file has been trained on: it is removed, but for the first one, of which the
+        end of a run still asks.
+        """
+        if file != self._kept:
+            file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove all files that are left."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+Coming = Folder | Stdin
+
+
+class ComingDataset(RawDataset):
+    """The samples of the first file of those that still come.
+
+    coming : where further ones come from, on rank 0; None elsewhere.
+    """
+
+    def __init__(self, log: RawLog, coming: Coming | None) -> None:
+        super().__init__(log)
+        self.coming = coming
