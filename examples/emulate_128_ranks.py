@@ -171,7 +171,7 @@ def main(ranks: int = 128, steps: int = 20, tables: int = 384) -> None:
             lines = text.splitlines()
             digests.append(lines[-1])
             print(f"{count} rank(s): {seconds:.1f} s from the start to the end of all processes")
-            for line in lines[-20:]:
+            for line in lines:
                 if line.startswith(("first step", f"{steps} steps", "sent by", "on zionex", "all")):
                     print(f"    {line}")
             size = peak.bytes / 2**20

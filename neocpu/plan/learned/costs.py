@@ -127,12 +127,6 @@ class LearnedCosts:
         self.facts = np.concatenate([self.facts, facts])
         self.single = np.concatenate([self.single, self.compute(hidden)])
 
-    def phases_of_tables(self) -> Floats:
-        """Seconds of whole tables under the shared model, f64[tables, phases]."""
-        count = len(self.tables)
-        scheme = np.full(count, SCHEME_NAMES.index("table_wise"))
-        return self._priced(np.arange(count), scheme, self.arrays.rows, self.arrays.dim)
-
     def _rows(self, piece: TablePart) -> int:
         rows = self.tables[piece.table].rows
         return -(-rows // self.layout.ranks) if piece.scheme == "row_wise" else rows
