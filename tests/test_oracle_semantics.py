@@ -113,7 +113,7 @@ def test_every_switch_shows_in_some_case() -> None:
             continue
         asked = AskedSwitches()
         plain = op.truth(case.inputs, case.options, asked)
-        for name in missing:
+        for name in sorted(missing):
             if name not in asked.asked and not name.startswith(ASKED_OF_COPIES):
                 continue
             bent = op.truth(case.inputs, case.options, frozenset({name}))
