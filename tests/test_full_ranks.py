@@ -141,6 +141,19 @@ def test_pinned_rectangles_stay_and_the_search_places_the_others(
     assert answer_of_plan(answer.plan, layout, model, work).seconds == pytest.approx(answer.seconds)
 
 
+def test_all_pinned_rectangles_of_a_rank_must_fit_it() -> None:
+    layout = Layout(2, 2)
+    model, specs, work = model_of([(4000, 32, 1), (10, 32, 1)], layout)
+    halves = [Shard(0, rows, (0, 32), 1) for rows in ((0, 2000), (2000, 4000))]
+    # one half of the table has room on a rank, both have not
+    capacity = Capacity(hbm=3000 * (4 * 32 + 4))
+    with pytest.raises(PlanError, match="no plan was found that fits"):
+        plan_tables(specs, {"t0": "row_wise"}, layout, model, work, capacity, {0: halves})
+    apart = [halves[0], replace(halves[1], rank=0)]
+    answer = plan_tables(specs, {"t0": "row_wise"}, layout, model, work, capacity, {0: apart})
+    assert set(answer.plan.of_table(0)) == set(apart)
+
+
 def test_no_more_moves_than_allowed_and_what_may_move_helps() -> None:
     layout = Layout(4, 2)
     tables = tuple(TableSpec(f"t{i}", 1000 * (i + 1), 32, (f"f{i}",)) for i in range(8))

@@ -369,6 +369,8 @@ def test_plan_and_simulation_price_the_same_step(config):
     question = question_of(settings, machine, 16, facts=facts, changes=changed)
     step = scenario_of(settings, machine, 16, changed, Course(), facts)
     assert step.work == question.work and step.machine == question.machine
+    assert step.work.batch == 16 * 64 and set(step.work.pooling.values()) == {7.0}
+    assert step.work.dense.precision == "tf32" and step.work.wires.partial == "fp16"
     outcome = simulate(step, placed_with("search")(step))
     assert outcome.planned_step == pytest.approx(question.answer().seconds, rel=1e-9)
     for key in ("cache.share=0", "readers.per_node=9"):
