@@ -440,6 +440,8 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     yield f"data.read_ahead={chance.choice((0, 2))}"
     yield f"checkpoint.full_every={chance.choice((0, 1, 3))}"
     yield f"checkpoint.memory={chance.choice((0, 128 << 20))}"
+    if family.day != "online":  # which reads by itself
+        yield f"readers.count={chance.choice((0, 0, 1, 2))}"
     if family.bound:
         return
     yield f"parallel.planner={chance.choice(('greedy', 'search'))}"

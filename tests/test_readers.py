@@ -4,6 +4,7 @@ import gzip
 import io
 import itertools
 import re
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -318,6 +319,34 @@ def test_empty_logs_are_refused(tmp_path):
     path.write_text("y,x,user,tags\n1,2\n")
     with pytest.raises(DataError, match=r"no row is left.*line 2 has 2 columns"):
         raw_log([path], on_error="skip").open()
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_damaged_frames_are_no_frames(data):
+    near, far = socket.socketpair()
+    with near, far:
+        frames.send(far, {"split": 3}, [np.arange(5, dtype=np.int32), np.ones((2, 3), np.float32)])
+        raw = bytearray(near.recv(1 << 16))
+        for place in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=4)):
+            raw[place] = data.draw(st.integers(0, 255))
+        del raw[data.draw(st.integers(1, len(raw))) :]
+        far.sendall(raw)
+        far.shutdown(socket.SHUT_WR)
+        frame = frames.receive(near)
+        assert frame is None or all(array.flags.aligned for array in frame.arrays)
+
+
+def test_who_does_not_know_the_token_is_not_met():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        met = []
+        thread = threading.Thread(target=lambda: met.append(frames.accept(listener, "right")))
+        thread.start()
+        with pytest.raises(ConnectionError, match=f"no connection to 127.0.0.1:{address[1]}"):
+            frames.connect([address], "wrong")
+        thread.join()
+    assert met == [None]
 
 
 # ---- files that still come ----

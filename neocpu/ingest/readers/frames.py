@@ -65,17 +65,20 @@ def receive(connection: socket.socket) -> Frame | None:
         if expected != size or not {dtype for dtype, _ in layout["arrays"]} <= {*DTYPES}:
             return None
         data = _bytes(connection, size)
+        return None if data is None else Frame(layout["note"], _arrays(data, layout["arrays"]))
     except (OSError, ValueError, TypeError, KeyError, MemoryError):
         return None
-    if data is None:
-        return None
+
+
+def _arrays(data: bytearray, layout: Sequence[tuple[str, Sequence[int]]]) -> list[Elements]:
+    """Arrays of these dtypes and shapes, one after the other in a frame."""
     arrays = []
     first = 0
-    for dtype, shape in layout["arrays"]:
+    for dtype, shape in layout:
         count = int(np.prod(shape, dtype=np.int64))
         arrays.append(np.frombuffer(data, dtype, count, first).reshape(shape))
         first += _padded(dtype, shape)
-    return Frame(layout["note"], arrays)
+    return arrays
 
 
 def _padded(dtype: str, shape: Sequence[int]) -> int:

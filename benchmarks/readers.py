@@ -1,0 +1,299 @@
+"""How fast do readers turn raw logs into batches, and does memory stay as it is in a long stream?
+
+    python -m benchmarks.readers              samples a second of readers, and of other programs
+    python -m benchmarks.readers --stream 120     seconds of a stream of Criteo's form, from stdin
+                                                  through 2 readers into 2 trainers
+
+Rows are drawn in Criteo's form: 13 integers, 26 hexadecimal categories, a tenth of the fields
+empty. Each program makes the same of them: labels, log1p of the integers as fp32, and the row of
+each category in a table of 100,000 rows, in batches of 2,048; neocpu hashes, others take the code
+modulo the rows, which is less work. Beside the wall's clock stand samples for each second of CPU
+time, of all threads and processes together, which other work on the machine hardly changes.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from neocpu.ingest.dataset.convert import schema_of
+from neocpu.ingest.dataset.convert_options import ConvertOptions
+from neocpu.ingest.dataset.raw import RawLog, index_of
+from neocpu.ingest.loader import BatchShare, Loader, Reading
+from neocpu.ingest.settings import ReadersConfig
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.launch import mpiexec_command
+from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.run.reading import ReaderSchedule
+
+DENSE = 13
+CATEGORIES = [f"C{i}" for i in range(1, 27)]
+ROWS = 100_000  # of a table
+BATCH = 2048
+TABLES = tuple(TableSpec(name, ROWS, 16, (name,)) for name in CATEGORIES)
+WORKERS = 4  # of the DataLoader
+
+
+def drawn_lines(rows: int, seed: int) -> bytes:
+    """Rows of Criteo's form."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(0, 2, rows)
+    integers = draw.integers(-2, 5000, (rows, DENSE))
+    codes = draw.zipf(1.2, (rows, 26)) % (1 << 31)
+    empty = draw.random((rows, DENSE + 26)) < 0.1
+    lines = []
+    for row in range(rows):
+        fields = [str(labels[row])]
+        fields += ["" if empty[row, i] else str(n) for i, n in enumerate(integers[row])]
+        fields += ["" if empty[row, DENSE + i] else f"{n:08x}" for i, n in enumerate(codes[row])]
+        lines.append("\t".join(fields))
+    return ("\n".join(lines) + "\n").encode()
+
+
+def write_log(path: Path, rows: int) -> None:
+    """A log of so many rows, of which 20,000 are drawn."""
+    block = drawn_lines(20_000, 1)
+    with open(path, "wb") as file:
+        for _ in range(rows // 20_000):
+            file.write(block)
+
+
+# ---- samples a second ----
+
+
+def schedule(path: Path, readers: int, shuffle: bool) -> ReaderSchedule:
+    """One pass over a log by readers."""
+    schema = schema_of("criteo", ConvertOptions())
+    log = RawLog((index_of(path, schema, "fail"),), schema)
+    loader = Loader(log.open(), TABLES, BatchShare(BATCH), Reading(shuffle=shuffle))
+    return ReaderSchedule(loader, 1, 0, SingleComm(), ReadersConfig(count=readers), print)
+
+
+class Stopwatch:
+    """Time since its start, by the wall and by the processors, of this process and its children."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._cpu = _cpu_seconds()
+
+    def text(self, samples: int) -> str:
+        """Samples for each second of both."""
+        seconds = time.perf_counter() - self._started
+        cpu = _cpu_seconds() - self._cpu
+        return f"{samples / cpu:10,.0f} a second of CPU, {samples / seconds:10,.0f} by the wall"
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of those that it started and that still run."""
+    seconds = time.process_time()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+def by_readers(path: Path, readers: int, shuffle: bool) -> str:
+    """Speed of readers behind the first split of each, whose batches nobody trains on."""
+    run = schedule(path, readers, shuffle)
+    samples = 0
+    watch = None
+    try:
+        for batch in run.batches(0):
+            # readers start, and load kernels, while their first splits are read
+            if batch.first >= readers << 16:
+                watch = watch or Stopwatch()
+                samples += batch.samples
+        assert watch is not None
+        return watch.text(samples)
+    finally:
+        run.close()
+
+
+def by_polars(path: Path) -> Iterator[int]:
+    """Batches of arrays by polars, on all cores."""
+    import polars as pl
+
+    names = ["label", *(f"I{i}" for i in range(1, DENSE + 1)), *CATEGORIES]
+    log = pl.scan_csv(
+        path,
+        separator="\t",
+        has_header=False,
+        new_columns=names,
+        schema_overrides=dict.fromkeys(CATEGORIES, pl.String),
+    )
+    numbers = pl.col(names[1 : DENSE + 1]).fill_null(0).clip(0).log1p().cast(pl.Float32)
+    codes = pl.col(CATEGORIES).fill_null("0").str.to_integer(base=16) % ROWS
+    for frame in log.select("label", numbers, codes).collect_batches(chunk_size=BATCH):
+        frame.select(names[1 : DENSE + 1]).to_numpy()
+        yield frame.select(CATEGORIES).to_numpy().shape[0]
+
+
+def by_pyarrow(path: Path) -> Iterator[int]:
+    """Batches of arrays by pyarrow, whose categories stay texts: it parses no hexadecimal."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    names = ["label", *(f"I{i}" for i in range(1, DENSE + 1)), *CATEGORIES]
+    types = {name: pa.string() if name in CATEGORIES else pa.int64() for name in names}
+    reader = csv.open_csv(
+        path,
+        csv.ReadOptions(column_names=names),
+        csv.ParseOptions(delimiter="\t"),
+        csv.ConvertOptions(column_types=types),
+    )
+    for batch in reader:
+        numbers = [batch.column(name).fill_null(0).to_numpy() for name in names[1 : DENSE + 1]]
+        np.log1p(np.maximum(np.stack(numbers, axis=1), 0)).astype(np.float32)
+        yield batch.num_rows
+
+
+def by_torch(path: Path) -> Iterator[int]:
+    """Batches of tensors by a DataLoader, whose workers parse every so many-th line."""
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    class Lines(IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[tuple[object, object, object]]:
+            worker = get_worker_info()
+            with open(path) as file:
+                for line in itertools.islice(file, worker.id, None, worker.num_workers):
+                    label, *fields = line.rstrip("\n").split("\t")
+                    numbers = [max(int(text or 0), 0) for text in fields[:DENSE]]
+                    codes = [int(text or "0", 16) % ROWS for text in fields[DENSE:]]
+                    yield (
+                        torch.tensor(float(label)),
+                        torch.log1p(torch.tensor(numbers, dtype=torch.float32)),
+                        torch.tensor(codes),
+                    )
+
+    for labels, _, _ in DataLoader(Lines(), batch_size=BATCH, num_workers=WORKERS):
+        yield len(labels)
+
+
+def speed(batches: Callable[[Path], Iterator[int]], path: Path, seconds: float) -> str:
+    """Speed behind the first batch, for so long at most."""
+    rows = batches(path)
+    next(rows)
+    watch = Stopwatch()
+    until = time.perf_counter() + seconds
+    samples = 0
+    for count in rows:
+        samples += count
+        if time.perf_counter() > until:
+            break
+    return watch.text(samples)
+
+
+def compare(rows: int, seconds: float) -> None:
+    """Print samples a second of readers and of other programs."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.tsv"
+        write_log(path, rows)
+        print(f"{rows:,} rows, {path.stat().st_size / 2**20:,.0f} MiB, {os.cpu_count()} cores")
+        for shuffle, readers in itertools.product((False, True), (1, 2)):
+            order = "shuffled" if shuffle else "in order"
+            text = by_readers(path, readers, shuffle)
+            print(f"{f'{readers} readers, {order}':30} {text}", flush=True)
+        for name, batches in (
+            ("polars, all cores", by_polars),
+            ("pyarrow, all cores", by_pyarrow),
+            (f"torch DataLoader, {WORKERS} workers", by_torch),
+        ):
+            try:
+                text = speed(batches, path, seconds)
+            except ImportError as error:
+                print(f"{name}: not installed ({error})")
+                continue
+            print(f"{name:30} {text}", flush=True)
+
+
+# ---- a long stream ----
+
+
+def memory_of(group: int) -> dict[str, int]:
+    """KiB of resident memory of the processes of a session or below it, by what they run."""
+    parents = {}
+    sizes = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            status = dict(line.split(":", 1) for line in (path / "status").read_text().splitlines())
+            parents[int(path.name)] = int(status["PPid"])
+            words = (path / "cmdline").read_bytes().decode().split("\0")
+            kind = "reader" if any("readers.reader" in word for word in words) else "trainer"
+            if "VmRSS" in status and "python" in words[0]:
+                sizes[int(path.name)] = (kind, int(status["VmRSS"].split()[0]))
+    found = {}
+    for process, (kind, size) in sizes.items():
+        above = process
+        while above in parents and above != group:
+            above = parents[above]
+        if above == group:
+            found[f"{kind} {process}"] = size
+    return found
+
+
+def stream(seconds: float, readers: int, ranks: int) -> None:
+    """Train on a stream from stdin for so long; print the throughput, and memory over time."""
+    chunks = [drawn_lines(4000, seed) for seed in range(16)]
+    with tempfile.TemporaryDirectory() as folder:
+        keys = ["data.train=-", "data.shuffle=false", "data.valid=[]", "data.test=[]"]
+        keys += ["training.batch_size=2048", "training.epochs=1", "training.steps=100000000"]
+        words = ["-m", "neocpu", "train", "tiny", "--readers", str(readers), "--out", folder]
+        words += [word for key in keys for word in ("--set", key)]
+        command, environment = mpiexec_command(ranks, words)
+        job = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
+        assert job.stdin is not None
+        ended = threading.Event()
+        looks = []
+
+        def look() -> None:
+            while not ended.wait(5):
+                looks.append((time.monotonic(), memory_of(job.pid)))
+
+        watch = threading.Thread(target=look)
+        watch.start()
+        until = time.monotonic() + seconds
+        with suppress(BrokenPipeError):
+            for chunk in itertools.cycle(chunks):
+                job.stdin.write(chunk)
+                if time.monotonic() > until:
+                    break
+        job.stdin.close()
+        job.wait()
+        ended.set()
+        watch.join()
+        summary = json.loads((Path(folder) / "run.json").read_text())
+    print(f"{summary['samples']:,} samples, {summary['samples_per_second']:,.0f} samples/s")
+    print(json.dumps(summary["readers"], indent=1))
+    for process in sorted({name for _, sizes in looks for name in sizes}):
+        over_time = [sizes[process] // 1024 for _, sizes in looks if process in sizes]
+        print(f"{process}: MiB every 5 s {over_time}")
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=800_000)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each other program, at most")
+    parser.add_argument("--stream", type=float, default=0.0)
+    arguments = parser.parse_args()
+    if arguments.stream:
+        stream(arguments.stream, 2, 2)
+    else:
+        compare(arguments.rows, arguments.seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
