@@ -438,6 +438,8 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     yield f"parallel.unique_rows={chance.choice(UNIQUE_ROWS)}"
     yield f"parallel.machine={chance.choice(('', 'zionex'))}"
     yield f"data.read_ahead={chance.choice((0, 2))}"
+    readers = 0 if family.day else chance.choice((0,) * 8 + (1, 2))
+    yield f"readers.count={readers}"
     yield f"checkpoint.full_every={chance.choice((0, 1, 3))}"
     yield f"checkpoint.memory={chance.choice((0, 128 << 20))}"
     if family.day != "online":  # which reads by itself
@@ -448,7 +450,8 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     yield f"memory.policy={chance.choice(tuple(POLICIES))}"
     yield f"memory.prefetch={chance.randrange(3)}"
     yield f"memory.lookahead={chance.choice((1, 8))}"
-    yield f"memory.warm={chance.choice(('false', 'true'))}"
+    warm = not readers and chance.random() < 0.5  # it counts the rows of the whole log
+    yield f"memory.warm={str(warm).lower()}"
     yield f"memory.placement={chance.choice((*PLACEMENTS, 'auto'))}"
     if not family.composed and chance.random() < 0.5:
         groups = chance.choice((GROUPS, '["w", "c"]'))

@@ -185,11 +185,12 @@ class Soak:
         write_data(folder)
         write_file(folder / POISONED, 100, ROWS, poisoned=True)
 
-    def faults(self, job: Job) -> list[Fault]:
-        """Those that can be made here, to this job."""
+    def faults(self, job: Job, ranks: int, readers: bool) -> list[Fault]:
+        """Those that can be made here, to a life of this job."""
         allowed = {
             "": True,
-            "hosts": self.place.room is not None,
+            "hosts": self.place.room is not None and ranks > 1,
+            "readers": readers,
             "disk": self.place.disk.mounted,
             "frozen disk": self.place.disk.freezes,
         }
@@ -226,9 +227,12 @@ class Soak:
         self.counts.lives += 1
         before = self._newest()
         ranks = 1 if job.family.bound else chance.randint(1, self.ranks)
-        faults = self._drawn_faults(job, ranks)
+        readers = chance.random() < 0.3
+        faults = self._drawn_faults(self.faults(job, ranks, readers))
         names = ", ".join(fault.name for fault in faults)
         settings = [each for fault in faults for each in fault.settings]
+        if readers:
+            settings += ["readers.count=2", "memory.warm=false"]
         variables = {name: value for fault in faults for name, value in fault.variables.items()}
         life = self._start(job, [*self._ways(job), *settings], ranks, variables, resume=True)
         patience = chance.uniform(0.3, 1.1) * self.seconds * (1 + ranks) / 2
@@ -260,10 +264,9 @@ class Soak:
         self.counts.ends += 1
         return True
 
-    def _drawn_faults(self, job: Job, ranks: int) -> list[Fault]:
+    def _drawn_faults(self, possible: Sequence[Fault]) -> list[Fault]:
         """Some faults, what may end the life at the end of them."""
         chance = self.place.chance
-        possible = [fault for fault in self.faults(job) if ranks > 1 or fault.needs != "hosts"]
         shares = [fault.share for fault in possible]
         drawn = dict.fromkeys(chance.choices(possible, shares, k=chance.randint(2, 7)))
         return sorted(drawn, key=lambda fault: fault.fatal)

@@ -18,6 +18,7 @@ from hosts import Room
 
 MARK = "NEOCPU_SOAK"  # in the environment of all processes of a life
 RANK = b"PMI_RANK="  # in that of ranks
+READER = b"neocpu.ingest.readers.reader"  # in the command of readers
 DISK_BYTES = 256 << 20
 STILL = 12.0  # seconds for which a run may stand still (parallel.timeout)
 # A module that Python imports at the start: the clock jumps by up to three years, there and back.
@@ -149,13 +150,23 @@ class Life:
 
     def ranks(self) -> list[int]:
         """Those that train."""
-        everybody = self.processes()
+        readers = self.readers()
+        everybody = {n: words for n, words in self.processes().items() if n not in readers}
         ranks = [
             number
             for number, words in everybody.items()
             if any(word.startswith(RANK) for word in words)
         ]
         return ranks or list(everybody)
+
+    def readers(self) -> list[int]:
+        """Those that read data for others."""
+        numbers = []
+        for number in self.processes():
+            with contextlib.suppress(OSError):
+                if READER in Path(f"/proc/{number}/cmdline").read_bytes():
+                    numbers.append(number)
+        return numbers
 
     def launcher(self) -> int:
         """The process of `neocpu train` that was called."""
@@ -220,6 +231,12 @@ def kill_host(place: Place, life: Life) -> None:
     network = place.room.network(place.chance.choice(life.hosts))
     numbers = [number for number in life.processes() if network_of(number) == network]
     life.signal(numbers, signal.SIGKILL)
+
+
+def kill_reader(place: Place, life: Life) -> None:
+    """SIGKILL to one of two readers: the other one reads what it had."""
+    readers = life.readers()
+    life.signal(place.chance.sample(readers, min(1, len(readers))), signal.SIGKILL)
 
 
 def network_of(number: int) -> int:
@@ -305,6 +322,7 @@ FAULTS = (
     Fault("kill one rank", kill_one, fatal=True),
     Fault("kill the launcher", kill_launcher, fatal=True, share=0.5),
     Fault("kill a host", kill_host, fatal=True, needs="hosts"),
+    Fault("kill a reader", kill_reader, needs="readers", share=2.0),
     Fault("SIGSTOP, short", stop, share=3.0),
     Fault("SIGSTOP, long", stop_long, fatal=True, share=0.3),
     Fault("SIGTERM", terminate, fatal=True, asks=True),
