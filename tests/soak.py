@@ -163,6 +163,11 @@ def complaint(status: int, text: str, lost: int, may_fail: bool, cut_off: bool) 
     return ""
 
 
+def names_of(faults: Sequence[Fault]) -> str:
+    """In words."""
+    return ", ".join(fault.name for fault in faults) or "nothing"
+
+
 class Soak:
     """Jobs, their lives and what was counted."""
 
@@ -229,28 +234,31 @@ class Soak:
         ranks = 1 if job.family.bound else chance.randint(1, self.ranks)
         readers = chance.random() < 0.3
         faults = self._drawn_faults(self.faults(job, ranks, readers))
-        names = ", ".join(fault.name for fault in faults)
         settings = [each for fault in faults for each in fault.settings]
         if readers:
             settings += ["readers.count=2", "memory.warm=false"]
         variables = {name: value for fault in faults for name, value in fault.variables.items()}
         life = self._start(job, [*self._ways(job), *settings], ranks, variables, resume=True)
         patience = chance.uniform(0.3, 1.1) * self.seconds * (1 + ranks) / 2
+        struck: list[Fault] = []  # a life that has ended is not struck any more
         try:
             for fault in faults:
-                self.counts.faults[fault.name] += 1
-                life.wait(patience / len(faults))
-                if fault.strike is not None and life.running():
-                    fault.strike(self.place, life)
+                life.wait(0 if fault.strike is None else patience / len(faults))
+                if life.running():
+                    struck.append(fault)
+                    if fault.strike is not None:
+                        fault.strike(self.place, life)
             status, text = self._end(life)
         except Broken as error:
-            raise Broken(f"{job.name}, {ranks} rank(s): {names}: {error}") from None
+            raise Broken(f"{job.name}, {ranks} rank(s), {names_of(struck)}: {error}") from None
         finally:
             self.place.mend()
+            self.counts.faults.update(fault.name for fault in struck)
+        names = names_of(struck)
         seconds = time.monotonic() - life.begun
         print(f"{job.name}, {ranks} rank(s): {names}: status {status}, {seconds:.0f} s", flush=True)
-        lost = 0 if any(fault.loses for fault in faults) else before - self._newest()
-        may_fail = any(fault.fatal for fault in faults)
+        lost = 0 if any(fault.loses for fault in struck) else before - self._newest()
+        may_fail = any(fault.fatal for fault in struck)
         wrong = complaint(status, text, lost, may_fail, life.cut_off)
         self.counts.restarts += text.count(RESTARTED)
         ended = not status and (self.place.out / "run.json").exists() and "stopped" not in text
@@ -265,11 +273,11 @@ class Soak:
         return True
 
     def _drawn_faults(self, possible: Sequence[Fault]) -> list[Fault]:
-        """Some faults, what may end the life at the end of them."""
+        """Some faults: what is there from the start, and at last what may end the life."""
         chance = self.place.chance
         shares = [fault.share for fault in possible]
         drawn = dict.fromkeys(chance.choices(possible, shares, k=chance.randint(2, 7)))
-        return sorted(drawn, key=lambda fault: fault.fatal)
+        return sorted(drawn, key=lambda fault: (fault.strike is not None, fault.fatal))
 
     def _ways(self, job: Job) -> Iterator[str]:
         """Settings that change no bit."""
