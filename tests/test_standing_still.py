@@ -171,6 +171,12 @@ LOST = (
     "[mpiexec@node0] control_cb (pmiserv_cb.c:280): assert (!closed) failed\n"
     "[mpiexec@node0] main (mpiexec.c:270): process manager error waiting for completion\n"
 )
+# of MPICH 5.0.2, while it starts ranks on a host whose link has just gone away
+UNREACHED = (
+    "[proxy:0@host1] HYDU_sock_connect (sock.c:140): unable to connect from "
+    '"host1" to "login" (No route to host)\n'
+    "[mpiexec@login] ui_cmd_cb (pmiserv_pmci.c:51): Launch proxy failed.\n"
+)
 OURS = "step 5, train: loss 0.5\n\na table\n=====\n" + 70 * "-" + "\nof ours\n" + 70 * "-" + "\n"
 
 
@@ -197,6 +203,11 @@ def test_a_lost_host_and_an_unknown_failure() -> None:
     assert not [part for line in LOST.splitlines(True) for part in talk.ranks_lines(line)]
     ending.read()
     assert ending.lost and ending.explained
+    ending = Ending(status=255)
+    talk = Talk(ending)
+    assert not [part for line in UNREACHED.splitlines(True) for part in talk.ranks_lines(line)]
+    ending.read()
+    assert (ending.lost, ending.host) == (True, "host1")
     ending = Ending(status=1)
     Talk(ending).ranks_lines("[proxy:0:0@x] no such file: python\n")
     ending.read()

@@ -63,7 +63,11 @@ KILLED = (
 SEEN = re.compile(
     ERROR + r"rank (?P<rank>\d+) on (?P<host>.*) \(process (?P<process>\d+)\) has ended"
 )
-LOST = re.compile(r"assert \(!closed\) failed|lost communication|daemon", re.DOTALL)
+LOST = re.compile(
+    r"assert \(!closed\) failed|lost communication|daemon|Launch proxy failed", re.DOTALL
+)
+# of a host whose link went away while MPICH started ranks there
+UNREACHED = re.compile(r'unable to connect from "(?P<host>[^"]+)" to')
 
 
 @dataclass
@@ -101,6 +105,8 @@ class Ending:
                 break
         else:
             self.lost = bool(LOST.search(text))
+            if match := UNREACHED.search(text):
+                self.host = match["host"]
         # MPICH's launcher names any of the ranks, which it has killed itself but for one
         if self.signal and self.first:
             self.rank, self.host, self.process = self.first

@@ -96,7 +96,7 @@ class Survivor:
                 return _killed(ending, record, token)
             if ending.lost:
                 hosts = {str(rank["host"]) for rank in record.get("ranks", [])}
-                others = ", ".join(sorted(hosts - {socket.gethostname()}))
+                others = ", ".join(sorted(hosts - {socket.gethostname()})) or ending.host
                 return f"mpiexec has lost a host or its server there ({others or 'unknown'})"
             if look and not (ending.explained or ending.stopped):
                 self.pool.look()
