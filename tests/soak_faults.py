@@ -157,7 +157,7 @@ class Life:
             for number, words in everybody.items()
             if any(word.startswith(RANK) for word in words)
         ]
-        return ranks or list(everybody)
+        return ranks or self.launcher()
 
     def readers(self) -> list[int]:
         """Those that read data for others."""
@@ -168,15 +168,15 @@ class Life:
                     numbers.append(number)
         return numbers
 
-    def launcher(self) -> int:
-        """The process of `neocpu train` that was called."""
+    def launcher(self) -> list[int]:
+        """The process of `neocpu train` that was called, once it runs."""
         numbers = []
         for number, words in self.processes().items():
             with contextlib.suppress(OSError):
                 command = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
                 if b"python" in command[0] and not any(word.startswith(RANK) for word in words):
                     numbers.append(number)
-        return min(numbers, default=self.process.pid)
+        return sorted(numbers)[:1]
 
     def signal(self, numbers: Sequence[int], what: signal.Signals) -> None:
         """Send a signal."""
@@ -222,7 +222,7 @@ def kill_one(place: Place, life: Life) -> None:
 def kill_launcher(place: Place, life: Life) -> None:
     """SIGKILL to `neocpu train` itself."""
     life.cut_off = True
-    life.signal([life.launcher()], signal.SIGKILL)
+    life.signal(life.launcher(), signal.SIGKILL)
 
 
 def kill_host(place: Place, life: Life) -> None:
@@ -261,12 +261,12 @@ def _stop_for(place: Place, life: Life, seconds: float) -> None:
     some = place.chance.sample(ranks, place.chance.randint(min(1, len(ranks)), len(ranks)))
     life.signal(some, signal.SIGSTOP)
     life.wait(seconds)
-    life.signal(some, signal.SIGCONT)
+    life.signal(list(life.processes()), signal.SIGCONT)  # nsenter stops with its child
 
 
 def terminate(place: Place, life: Life) -> None:
     """SIGTERM."""
-    life.signal([life.launcher()], signal.SIGTERM)
+    life.signal(life.launcher(), signal.SIGTERM)
 
 
 def fill(place: Place, life: Life) -> None:
