@@ -32,8 +32,9 @@ class RowRecords:
         """Records u64[n, words] of rows i64[n]."""
         out = np.zeros((rows.size, self.words[shard] * WORD), np.uint8)
         at = 0
+        # `take` has less to do than an index
         for part in self._raw[shard]:
-            out[:, at : at + part.shape[1]] = part[rows]
+            out[:, at : at + part.shape[1]] = np.take(part, rows, axis=0)
             at += part.shape[1]
         out[self.updated(shard)[rows] == 0] = 0
         return out.view(np.uint64)
@@ -78,7 +79,7 @@ class RowRecords:
 
 def checksum(shard: int, rows: Ints, records: Words) -> int:
     """A number of records that a step can carry on: modulo 2^64, of all rows the sum of their words
-    times odd numbers, so that no one word can differ without it.
+    times odd numbers, so that no one word can differ without it. It is linear in the words.
     """
     of_words = np.arange(1, 2 * records.shape[1], 2, dtype=np.uint64)
     of_rows = (2 * rows + 1).astype(np.uint64)

@@ -201,7 +201,7 @@ class LastingFile:
         parts: list[Elements] = [head, entry.rows, entry.records]
         try:
             for part in parts:
-                view = memoryview(part.tobytes())
+                view = np.ascontiguousarray(part).reshape(-1).data.cast("B")
                 while view:
                     done = os.pwrite(self._handle, view, at)
                     view = view[done:]
