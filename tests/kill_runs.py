@@ -114,6 +114,8 @@ class Runs:
         self.lives = self.lives + 1
         sets = [*chance.choice(MEMORIES), f"memory.prefetch={chance.randrange(3)}"]
         sets.append(f"checkpoint.full_every={chance.choice((0, 1, 3))}")
+        sets.append(f"checkpoint.keep_every_steps={chance.choice((0, 5))}")
+        sets.append(f"checkpoint.mirror={chance.choice(('', self.folder / 'mirror'))}")
         sets.append(f"training.pipeline={chance.choice(PIPELINES)}")
         before = self._newest()
         ranks = chance.randint(1, self.ranks)

@@ -295,10 +295,10 @@ def go(
     return OnlineTrainer(settings, comm, out, names, report=report, **how).run(), lines
 
 
-def damage_rows(path: Path) -> None:
+def damage_rows(path: Path, table: str = "a") -> None:
     """Change a byte of the rows of a table of a checkpoint, which its seal leaves to checksums."""
     with CheckpointFile(path) as file:
-        rows = file.field(file.number("tables/a"), "weight")
+        rows = file.field(file.number(f"tables/{table}"), "weight")
         data = np.ascontiguousarray(rows[0:4]).tobytes()
     contents = bytearray(path.read_bytes())
     contents[contents.index(data)] ^= 1

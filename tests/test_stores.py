@@ -18,6 +18,7 @@ from neocpu.ingest import copy_cache
 from neocpu.ingest.formats.files import remote
 from neocpu.ingest.formats.files.folders import folder_keys, log_files
 from neocpu.train.advice.write import Wishes, write_config
+from neocpu.train.checkpoint.places import open_place
 from neocpu.train.config import config as configs
 
 fsspec = pytest.importorskip("fsspec")
@@ -203,13 +204,16 @@ def test_configs_keep_addresses_whole(store: Any, tmp_path: Path) -> None:
     assert full_address(Path("hdfs:///logs/a.csv")) == "hdfs:///logs/a.csv"
 
 
-@pytest.fixture
-def s3(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A server of the real protocol on this machine."""
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    """A server of the real protocol on this machine: one, as fsspec keeps connections."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto")
     words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server,
+    ):
         lines: list[str] = []
         reader = threading.Thread(target=lambda: lines.extend(server.stderr or ()))
         reader.start()
@@ -228,7 +232,7 @@ def s3(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             reader.join()
 
 
-def test_logs_of_s3_are_read(s3: Any) -> None:
+def test_logs_of_s3_are_read(s3: Any, cache: Path) -> None:
     s3.mkdir("logs")
     for name, content in FILES.items():
         s3.pipe(f"logs/{name}", content)
@@ -237,3 +241,29 @@ def test_logs_of_s3_are_read(s3: Any) -> None:
     assert log_files("s3://logs/clicks/day=2/part-0.csv") == files[1:]
     with pytest.raises(DataError, match="no such file in the store"):
         log_files("s3://nowhere/clicks.csv")
+
+
+def test_copies_of_checkpoints_in_s3(s3: Any, tmp_path: Path) -> None:
+    s3.mkdir("backup")
+    place = open_place("s3://backup/runs/a")
+    assert not place.names()
+    source = tmp_path / "step-00000001.h5"
+    source.write_bytes(ROWS * 4000)  # more than one part of an upload
+    seen: list[int] = []
+    place.put(source, seen.append)
+    assert place.names() == {source.name: len(ROWS) * 4000} and seen[-1] == len(ROWS) * 4000
+
+    def stop(done: int) -> None:
+        raise DataError("stopped")
+
+    with pytest.raises(DataError, match="stopped"):
+        place.put(source.rename(tmp_path / "step-00000002.h5"), stop)
+    assert [*place.names()] == ["step-00000001.h5"], "half a file has its name"
+    place.get("step-00000001.h5", source, seen.append)
+    assert source.read_bytes() == ROWS * 4000
+    place.write("best.json", b"{}")
+    place.remove(source.name)
+    place.remove(source.name)
+    assert s3.find("backup") == ["backup/runs/a/best.json"]
+    with pytest.raises(DataError, match="s3://nowhere/a: "):
+        open_place("s3://nowhere/a").write("best.json", b"{}")

@@ -263,6 +263,7 @@ def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
 
 def print_summary(summary: Summary, folder: Path) -> None:
     """Print metrics, speed, memory and traffic, and the digest as the last line."""
+    from neocpu.train.run.recovery import checkpoint_lines
     from neocpu.train.run.verdict import baseline_line
     from neocpu.train.watch.exchange_times import exchange_lines
 
@@ -279,7 +280,8 @@ def print_summary(summary: Summary, folder: Path) -> None:
     if summary["cold_start_seconds"] is not None:
         click.echo(f"first step done {summary['cold_start_seconds']:.1f} s after the start")
     click.echo(f"memory of the largest rank: {summary['memory_per_rank'] / 2**20:,.0f} MiB")
-    click.echo(checkpoint_line(summary["checkpoints"]))
+    for line in checkpoint_lines(summary["checkpoints"]):
+        click.echo(line)
     if summary["ranks"] > 1:
         for line in traffic_lines(summary["traffic"]):
             click.echo(line)
@@ -296,22 +298,6 @@ def print_summary(summary: Summary, folder: Path) -> None:
         click.echo(line)
     click.echo(f"results in {folder}")
     click.echo(f"digest {summary['digest']}")
-
-
-def checkpoint_line(checkpoints: Summary) -> str:
-    """What was written, and how long training waited for it."""
-    kinds = ""
-    of_changes = checkpoints["of_changes"]
-    if (in_background := checkpoints["in_background"]) or of_changes:
-        kinds = f" ({of_changes} of changes, {in_background} in the background)"
-    parity = ""
-    if sent := checkpoints.get("parity"):
-        parity = f", {sent['seconds']:.2f} s for {sent['bytes'] / 2**20:,.1f} MiB of parity"
-    return (
-        f"checkpoints written: {checkpoints['written']}{kinds}, "
-        f"{checkpoints['bytes'] / 2**20:,.1f} MiB; training waited "
-        f"{checkpoints['seconds']:.2f} s for them{parity}"
-    )
 
 
 def traffic_lines(traffic: Summary) -> list[str]:

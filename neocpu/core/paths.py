@@ -28,7 +28,7 @@ INPUTS = (
     "parallel.machine",
     "training.init_from",
 )
-OUTPUTS = ("memory.folder",)
+OUTPUTS = ("memory.folder", "checkpoint.mirror")
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/{1,3}(?=[^/])")
 WITHOUT_HOST = ("file", "hdfs")  # in whose addresses one may be left out: hdfs:///logs
 PATH_KEYS = (*INPUTS, *OUTPUTS)

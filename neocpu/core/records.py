@@ -191,6 +191,8 @@ class Reader:
         if hint == float | Mapping[str, float]:
             kind = Mapping[str, float] if isinstance(value, Mapping) else float
             return self.value(kind, value, key)
+        if hint == float | str:  # a number, or a word of those that stand with the field
+            return self.value(str if isinstance(value, str) else float, value, key, limits)
         if hint == str | Mapping[str, Any] and isinstance(value, Mapping):
             return value  # checked by its owner
         if hint == str | Mapping[str, Any]:
@@ -216,7 +218,8 @@ class Reader:
     def _check(self, key: str, value: object, limits: Limits) -> None:
         """Raise ConfigError for a value outside its limits."""
         limits = limits_at(key, limits, self._limits)
-        if (allowed := limits.choices) and value not in allowed:
+        allowed = () if isinstance(value, float) else limits.choices
+        if allowed and value not in allowed:
             near = get_close_matches(str(value), allowed, 1)
             hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
             raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")

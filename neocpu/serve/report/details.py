@@ -244,6 +244,13 @@ def _rest(summary: JsonObject) -> TextTable:
             ["checkpoints written", f"{written['written']}, {bytes_text(written['bytes'])}"]
         )
         rows.append(["training waited for them", f"{written['seconds']:.2f} s"])
+        if mirror := written.get("mirror"):
+            behind = f", {mirror['behind']} are not there" if mirror["behind"] else ""
+            copies = f"{mirror['files']}, {bytes_text(mirror['bytes'])}{behind}"
+            rows.append([f"copied to {mirror['place']}", copies])
+        if best := written.get("best_minutes"):
+            failures = f"with a failure every {written['mtbf_hours']:g} h"
+            rows.append(["best interval", f"{best:.2g} minutes {failures}"])
     rows += [[name, str(text)] for name, text in (summary.get("versions") or {}).items()]
     return TextTable("Start, checkpoints, versions", "", ["", ""], rows)
 

@@ -102,25 +102,35 @@ def grow(known: Mapping[str, Elements], new: Mapping[str, Elements]) -> Vocabula
 
 
 def begin(
-    config: Config, comm: Comm, out: Path, resume: bool, *, online: bool = False
+    config: Config,
+    comm: Comm,
+    out: Path,
+    resume: bool,
+    tell: Tell,
+    *,
+    online: bool = False,
 ) -> Beginning:
     """How the run of a folder of results begins; online : it trains on file after file. Collective.
 
-    Raises CheckpointError on all ranks for a source that cannot be used, and ConfigError for what
-    is not for such a run.
+    Raises CheckpointError on all ranks for a source that cannot be used, ConfigError for what is
+    not for such a run; as `begin` of a mirror.
     """
     if online and config.checkpoint.parity:
         raise ConfigError(
             f"{config.source}: checkpoint.parity: it is for `neocpu train`, not for one that goes "
             "over files as they come; leave it out"
         )
+    # online the files to open follow from it; else it is loaded, and verified, later
+    newest = sound if online else latest
+    if config.checkpoint.mirror:
+        from neocpu.train.checkpoint.mirror import CheckpointMirror
+
+        CheckpointMirror(config.checkpoint.mirror, out, comm, tell).begin(resume, newest)
     if resume:
         # defaults may have changed since, and one follows from the size of the data
         config = _as_begun(config, out, comm)
     if not (config.training.init_from or online):
         return Beginning(config)
-    # online the files to open follow from it; else it is loaded, and verified, later
-    newest = sound if online else latest
     path = newest(out, comm) if resume else None
     error: NeocpuError | None = None
     beginning = Beginning(config)

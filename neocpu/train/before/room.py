@@ -52,6 +52,12 @@ class PlannedRun:
         return -(-self.steps // interval) if interval else 1
 
     @property
+    def milestones(self) -> int:
+        """Checkpoints that stay for ever, as far as steps tell it."""
+        every = self.config.checkpoint.keep_every_steps
+        return min(self.steps // every, self.saves) if every else 0
+
+    @property
     def state_floats(self) -> tuple[int, int]:
         """Optimizer floats of a table: per element, per row."""
         return self.config.optimizer.sparse.state_floats
@@ -227,7 +233,7 @@ def checkpoint_room(run: PlannedRun) -> preflight.CheckpointNeeds:
         tables=preflight.checkpoint_needs(config.tables, run.state_floats, touched),
         dense=preflight.dense_bytes(config, run.splits.dense_features) + _moved_rows(config, {})[1],
         saves=run.saves,
-        keep=config.checkpoint.keep,
+        keep=config.checkpoint.keep + run.milestones,
         present=[path.stat().st_size for path in checkpoints(run.out)],
         based=based,
     )

@@ -171,6 +171,6 @@ def scenario_of(
             node=3600 * changes.faults_node_hours,
             save=changes.faults_save_s,
             restart=changes.faults_restart_s,
-            every=60 * config.checkpoint.every_minutes,
+            every=config.checkpoint.every_seconds,
         ),
     )

@@ -33,9 +33,9 @@ __all__ = [
     "latest",
     "load",
     "refuse_changes",
-    "resume",
     "save",
     "sound",
+    "sound_for",
 ]
 
 Tell = Callable[[str], None]
@@ -158,19 +158,13 @@ def _damage(
     return next((text.decode() for text in troubles if text), "")
 
 
-def resume(
-    out: Path, world: "World", data: JsonObject | None = None, *, split: str, tell: Tell
-) -> tuple[Path, int] | None:
-    """Bring a world that was just built to the newest sound checkpoint of a folder of results.
+def sound_for(out: Path, world: "World", tell: Tell) -> Path | None:
+    """The newest checkpoint of a folder of results that a world can be brought to; None: none.
 
-    Returns the checkpoint and its step; None where there is none, so that the run starts at step
-    0. One with a damaged block is passed over before any of its rows are in the world. Collective.
+    One with a block that is damaged is passed over before any of its rows are in the world, which
+    `tell` is told. Collective.
 
-    data, split, tell : as for `load`; `tell` is also given a line for each file that is passed
-        over.
-
-    Raises CheckpointError on all ranks as `load` does, and where there are checkpoints but none
-    that can be used.
+    Raises CheckpointError on all ranks where there are checkpoints but none that can be used.
     """
 
     def needed(file: "CheckpointFile", comm: Comm) -> Iterator[Rows]:
@@ -178,10 +172,7 @@ def resume(
         if not differences(file.header, world.config.header()):
             yield from _needed(file, world)
 
-    path = sound(out, world.comm, needed, tell)
-    if path is None:
-        return None
-    return path, load(path, world, data, split=split, tell=tell, warn=tell)
+    return sound(out, world.comm, needed, tell)
 
 
 def _needed(file: "CheckpointFile", world: "World") -> Iterator[Rows]:

@@ -1,8 +1,8 @@
 """Which checkpoints does a folder hold, and which of them may go?
 
-The newest `keep` that can be read stay, and so do the one that is noted as the best, and every
-file that one of these is based on. Rank 0 alone looks and deletes, for all ranks; its result, and
-its error, is everyone's (`on_first_rank`).
+The newest ones that can be read stay, and so do others by the policy, the one that is noted as
+the best, and every file that one of these is based on. Rank 0 alone looks and deletes, for all
+ranks; its result, and its error, is everyone's (`on_first_rank`).
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from neocpu.core.errors import CheckpointError
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.checkpoint.layout import Extents
 from neocpu.train.checkpoint.links import base_of
+from neocpu.train.checkpoint.policy import SavingPolicy
 
 FOLDER = "checkpoints"
 PATTERN = "step-????????*.h5"
@@ -58,8 +59,10 @@ class Bases:
         return self._known[path][1]
 
 
-def publish(partial: Path, path: Path, keep: int, bases: Bases) -> None:
-    """Give a complete file its name, and delete files that no longer matter. Raises OSError.
+def publish(partial: Path, path: Path, policy: SavingPolicy, bases: Bases) -> list[str]:
+    """Give a complete file its name, and delete files that no longer matter; the names of these.
+
+    Raises OSError.
 
     A file of that name that cannot be read (a newer version's, perhaps) becomes NAME.unusable.
     """
@@ -67,9 +70,12 @@ def publish(partial: Path, path: Path, keep: int, bases: Bases) -> None:
     os.replace(partial, path)
     # a name that is lost with the power would be a checkpoint that was reported
     _sync(path.parent)
-    for old in _expired(path, keep, bases):
+    deleted = []
+    for old in _expired(path, policy, bases):
         with contextlib.suppress(OSError):
             old.unlink()
+            deleted.append(old.name)
+    return deleted
 
 
 def _set_aside(path: Path, bases: Bases) -> None:
@@ -82,7 +88,7 @@ def _set_aside(path: Path, bases: Bases) -> None:
         os.replace(path, path.with_name(f"{path.name}.unusable"))
 
 
-def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
+def _expired(path: Path, policy: SavingPolicy, bases: Bases) -> list[Path]:
     """Files that may be deleted, now that `path` is there.
 
     One that cannot be read counts for nothing: it stays, and so does all that is older, which it
@@ -99,7 +105,8 @@ def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
             candidates.clear()
     older = [each for each in candidates if each != path]
     readable = [each for each in base_names if each != path]
-    kept = {path, *readable[max(len(readable) - (keep - 1), 0) :]}
+    # the new one counts as the newest even where files of later steps were left
+    kept = policy.kept([*readable, path])
     kept |= {each for each in readable if each.name == _noted(path.parent)}
     needed = set(kept)
     for each in kept:

@@ -30,6 +30,7 @@ from neocpu.core.types import Elements, Ints, JsonObject, Tree
 from neocpu.tables.hdf5.draft import Image
 from neocpu.train.checkpoint.folder import FOLDER, Bases, Elsewhere, failed, on_first_rank, publish
 from neocpu.train.checkpoint.layout import Offsets, create, file_bytes, lay_out, seal
+from neocpu.train.checkpoint.policy import SavingPolicy
 from neocpu.train.checkpoint.snapshot import Share, Snapshot, facts_of, shares_of, write_share
 from neocpu.train.state.blocks import Index, Tensor, digest_of
 from neocpu.train.state.identity import hashes_of
@@ -37,8 +38,6 @@ from neocpu.train.state.state import State, state_of
 
 if TYPE_CHECKING:
     from neocpu.train.step.world import World
-
-ROOM = 128 << 20  # bytes of rows that a rank keeps in memory until they are written
 
 
 def save(
@@ -95,26 +94,6 @@ class _Pending:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True)
-class SavingPolicy:
-    """How the checkpoints of a run are written.
-
-    keep : newest checkpoints that stay; so do those that they are based on.
-    full_every : of so many checkpoints one is whole, or more where changes take more than the
-        whole.
-    quantize : round the weights of float32 tables to this row format in all files but the last one
-        of a run; "": in none.
-    room : bytes of a rank that rows may take until they are written.
-    background : may training go on meanwhile?
-    """
-
-    keep: int = 2
-    full_every: int = 1
-    quantize: str = ""
-    room: int = ROOM
-    background: bool = False
-
-
 class Saver:
     """The checkpoints of one run; every method but `abandon` is collective.
 
@@ -144,6 +123,7 @@ class Saver:
         self._bases = Bases()
         self.counts = {"written": 0, "of_changes": 0, "in_background": 0, "bytes": 0}
         self.stalled = 0.0
+        self.deleted: list[str] = []
         self.safe = -1
         self.rounded = False
         if policy.full_every > 1:
@@ -392,7 +372,7 @@ class Saver:
         """Complete a file that all ranks have written, and delete old ones; on rank 0."""
         assert pending.image is not None
         seal(pending.image, pending.partial, pending.tensors)
-        publish(pending.partial, pending.path, self._policy.keep, self._bases)
+        self.deleted += publish(pending.partial, pending.path, self._policy, self._bases)
 
     def _remove(self, pending: _Pending) -> None:
         if self.comm.rank == 0 or pending.elsewhere.here:

@@ -331,11 +331,14 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     if fault := data.split_fault():
         raise reader.wrong("data.split", fault)
     has_valid = data.valid or (data.split and data.split[1])
-    if training.patience and not (config.eval.every_steps and has_valid):
-        key = "data.valid" if config.eval.every_steps else "eval.every_steps"
-        raise reader.wrong(
-            "training.patience", f"it counts measurements of the valid split; set {key} too"
-        )
+    lacking = "data.valid" if config.eval.every_steps else "eval.every_steps"
+    if has_valid and config.eval.every_steps:
+        lacking = ""
+    if training.patience and lacking:
+        why = f"it counts measurements of the valid split; set {lacking} too"
+        raise reader.wrong("training.patience", why)
+    for key, why in config.checkpoint.faults(lacking):
+        raise reader.wrong(f"checkpoint.{key}", why)
     if not 0 < training.roll_back_rate <= 1:
         raise reader.wrong(
             "training.roll_back_rate", f"{training.roll_back_rate} must be above 0, and 1 at most"

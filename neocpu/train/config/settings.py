@@ -4,7 +4,7 @@ The sections `optimizer`, `training`, `eval`, `memory`, `checkpoint` and `search
 other sections live beside their owners (`config.py` names them).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
@@ -188,21 +188,34 @@ class MemoryConfig:
         return {name: getattr(self, name) for name in names}
 
 
+AUTO = "auto"  # interval of checkpoints
+
+
 @dataclass(frozen=True)
 class CheckpointConfig:
     """When checkpoints are written, and what they hold.
 
     every_steps : steps from one to the next (0: only at the end).
-    every_minutes : minutes from one to the next, however many steps they are (0: only by steps).
+    every_minutes : minutes from one to the next, however many steps they are (0: only by steps);
+        "auto": as the time that training waits for one and `mtbf` say (Young 1974, Daly 2006).
         They change no bit, but where rows are narrower than their caches (docs/memory.md), for
         which they are refused.
+    mtbf : mean hours between failures of the job, from which the best interval is told at the end
+        of a run (0: not known).
     every_files : files from one to the next in `neocpu online` (0: only at the end).
     keep : newest ones that stay.
+    keep_every_steps : those after a multiple of so many steps stay too (0: none).
+    keep_every_hours : one stays for every so many hours, by the times of the files (0: none).
+    keep_best : the one of the best measurement of the valid split stays too, which is written then;
+        with `training.patience` it does anyway.
     full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
         whole; 0: 1 where all tables are in memory, 8 where any is over SSD).
     quantize : round the weights of float32 tables to "int8" or "int4" rows in all checkpoints but
         the last of a run (Check-N-Run). A run that resumes from one has other bits than a run that
         went on.
+    mirror : a second place for them, a folder or an address such as s3://backup/runs, in which
+        each is copied to a folder of OUT's name while training goes on ("": none). A run that goes
+        on takes what OUT has lost from there.
     memory : bytes of a rank that rows may take until they are written while training goes on; a
         checkpoint that needs more is written while training waits.
     parity : rows and states also outlive killed ranks in /dev/shm (or memory.folder), with the
@@ -211,11 +224,16 @@ class CheckpointConfig:
     """
 
     every_steps: int = 0
-    every_minutes: float = 0.0
+    every_minutes: Annotated[float | str, Limits((AUTO,))] = 0.0
+    mtbf: float = 0.0
     every_files: int = 1
     keep: Annotated[int, Limits(least=1)] = 2
+    keep_every_steps: int = 0
+    keep_every_hours: float = 0.0
+    keep_best: bool = False
     full_every: int = 0
     quantize: Annotated[str, Limits(("none", *SCALED))] = "none"
+    mirror: str = ""
     memory: int = 128 << 20
     parity: int = 0
 
@@ -235,6 +253,23 @@ class CheckpointConfig:
                 "parallel.towers and a search have parameters that not every rank has; leave it out"
             )
         return ""
+
+    @property
+    def every_seconds(self) -> float:
+        """Seconds from one to the next; 0: only by steps, or as their cost says."""
+        return 0.0 if isinstance(self.every_minutes, str) else 60.0 * self.every_minutes
+
+    def faults(self, lacking: str) -> Iterator[tuple[str, str]]:
+        """(key, why) of what is wrong; lacking : the key that measurements of the valid split need
+        ("": none).
+        """
+        if self.keep_best and lacking:
+            yield "keep_best", f"it counts measurements of the valid split; set {lacking} too"
+        if self.every_minutes == AUTO and not self.mtbf:
+            yield (
+                "every_minutes",
+                f'"{AUTO}" needs checkpoint.mtbf, the hours from a failure of the job to the next',
+            )
 
     def files_until_full(self, ssd: bool) -> int:
         """`full_every` of a run; ssd : does any table live over SSD?"""

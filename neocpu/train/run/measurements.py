@@ -37,7 +37,7 @@ class Measurements:
         self._report = report
         loss = config.model.loss
         metric = "mse" if loss == "mse" else "logloss"
-        self.patience = Patience(config.training.patience, metric)
+        self.patience = Patience(config.training.patience, metric, config.checkpoint.keep_best)
         self.calibration: dict[str, dict[str, object]] = {"reliability": {}, "deciles": {}}
         self.log = TrainLog(config.training.log_every, loss, WINDOW, clock)
         self.reading: Callable[[], dict[str, object]] = dict

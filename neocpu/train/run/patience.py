@@ -19,16 +19,22 @@ NOTE = "patience"  # in the description of the data
 class Patience:
     """The count of a run: `worse` measurements since the best one, of `value` after step `step`.
 
-    limit : measurements without a better one after which the run ends; 0: never, nothing is kept.
-    metric : "logloss" or "mse".
+    limit : measurements without a better one after which the run ends; 0: never. metric :
+    "logloss" or "mse". keeps : does the checkpoint of the best one stay, also without a limit?
     """
 
     limit: int
     metric: str
+    keeps: bool = False
     value: float | None = None
     step: int = 0
     worse: int = 0
     _last: tuple[float, int] | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Is there a best checkpoint, which stays?"""
+        return bool(self.limit) or self.keeps
 
     def measured(self, step: int, metrics: Metrics, due: bool = True) -> None:
         """Take in a measurement of the valid split.
@@ -55,7 +61,7 @@ class Patience:
     def best_at(self, step: int) -> bool:
         """Whether the best measurement was after this step, and its checkpoint is to be kept."""
         value, best_step = self.best
-        return bool(self.limit) and value is not None and best_step == step
+        return self.watches and value is not None and best_step == step
 
     @property
     def ended(self) -> bool:

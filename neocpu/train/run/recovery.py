@@ -9,27 +9,37 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from neocpu.core.errors import CheckpointError
+from neocpu.core.goodput import best_interval, progress
 from neocpu.core.types import Elements, JsonObject
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train import checkpoint
 from neocpu.train.before.datasets import Splits
-from neocpu.train.checkpoint.saving import Saver, SavingPolicy
+from neocpu.train.checkpoint.policy import SavingPolicy
+from neocpu.train.checkpoint.saving import Saver
 from neocpu.train.config.config import Config
+from neocpu.train.config.settings import AUTO
 from neocpu.train.run.patience import NOTE, Patience
 from neocpu.train.step.world import World
-from neocpu.train.watch.results import Tell
+from neocpu.train.watch.results import RunReport, Tell
 from neocpu.train.watch.step_watch import StepClock
 
 if TYPE_CHECKING:
     from neocpu.parallel.parity.keeper import ParityKeeper
+    from neocpu.train.checkpoint.mirror import CheckpointMirror
+
+# seconds
+HOUR = 3600.0
+FIRST = 60.0  # until the first checkpoint, whose cost is not known
+LEAST = 1.0  # from one checkpoint to the next
 
 
 class Recovery:
     """The checkpoints of one run; every method but `abandon` is collective.
 
     out : folder of results. data : description of the data (`identity.py`). clock : of the steps.
-    vocabularies : that choose rows, by feature.
+    vocabularies : that choose rows, by feature. report : is told of copies in the mirror.
     """
 
     def __init__(
@@ -38,7 +48,8 @@ class Recovery:
         world: World,
         data: JsonObject,
         clock: StepClock,
-        vocabularies: Mapping[str, Elements] | None = None,
+        vocabularies: Mapping[str, Elements],
+        report: RunReport,
     ) -> None:
         config = world.config.checkpoint
         memory = world.embedding.env.memory
@@ -48,10 +59,18 @@ class Recovery:
         self._clock = clock
         self._pulse = world.comm.sent.pulse
         self._every_steps = config.every_steps
-        self._every_seconds = 60.0 * config.every_minutes
+        self._config = config
+        self._mirror: CheckpointMirror | None = None
+        if config.mirror:
+            from neocpu.train.checkpoint import mirror
+
+            self._mirror = mirror.CheckpointMirror(config.mirror, out, world.comm, report.tell)
+        self._cost_before_end: float | None = None
         self._begun_time = time.monotonic()  # of the newest checkpoint, or of this object
         policy = SavingPolicy(
             keep=config.keep,
+            keep_every_steps=config.keep_every_steps,
+            keep_every_hours=config.keep_every_hours,
             full_every=config.files_until_full(memory is not None and memory.over_ssd),
             quantize="" if config.quantize == "none" else config.quantize,
             room=config.memory,
@@ -89,14 +108,23 @@ class Recovery:
         from neocpu.train.checkpoint.lending import lent
 
         with lent(self._out, self._world.comm):
-            return self._resume(tell)
+            path: Path | None = None
+            problem: CheckpointError | None = None
+            try:
+                path = checkpoint.sound_for(self._out, self._world, tell)
+            except CheckpointError as error:
+                problem = error
+            if self._mirror is None or not self._mirror.brings_newer(path):
+                if problem is not None:
+                    raise problem
+                return self._resume(path, tell)
+        return self.resume(tell)  # with what the mirror had
 
-    def _resume(self, tell: Callable[[str], None]) -> int:
-        resumed = checkpoint.resume(self._out, self._world, self._data, split="train", tell=tell)
-        if resumed is None:
+    def _resume(self, path: Path | None, tell: Callable[[str], None]) -> int:
+        if path is None:
             tell(f"no complete checkpoint in {self._out}: starting at step 0")
             return 0
-        path, step = resumed
+        step = checkpoint.load(path, self._world, self._data, split="train", tell=tell, warn=tell)
         self._saver.resume(path, step)
         from neocpu.train.checkpoint.reading import CheckpointFile
 
@@ -117,8 +145,21 @@ class Recovery:
 
     def minutes_are_due(self, step: int) -> bool:
         """Is there to be one by this rank's clock? Ranks have to agree on that."""
-        late = time.monotonic() - self._begun_time >= self._every_seconds
-        return bool(self._every_seconds) and late and step != self._begun and step > 0
+        seconds = self._every_seconds()
+        late = time.monotonic() - self._begun_time >= seconds
+        return bool(seconds) and late and step != self._begun and step > 0
+
+    def _every_seconds(self) -> float:
+        """Seconds from one checkpoint to the next; 0: only by steps."""
+        if self._config.every_minutes != AUTO:
+            return self._config.every_seconds
+        cost = self._mean_cost()
+        return FIRST if cost is None else max(best_interval(cost, HOUR * self._config.mtbf), LEAST)
+
+    def _mean_cost(self) -> float | None:
+        """Seconds that training has waited for a checkpoint, on average; None: there was none."""
+        written = self._saver.counts["written"]
+        return self._saver.stalled / written if written else None
 
     def save(self, step: int, last: bool = False) -> None:
         """Begin a checkpoint of the state after `step` steps, if there is none yet.
@@ -130,6 +171,8 @@ class Recovery:
         self._pulse.begin("writing a checkpoint")
         self.finish(step)
         self._note_patience()
+        if last:  # which all wait for to its end: another cost than that of those before
+            self._cost_before_end = self._mean_cost()
         self.digest = self._saver.save(step, last)
         self._begun_time = time.monotonic()
         self._begun = step
@@ -138,7 +181,7 @@ class Recovery:
 
     def _note_patience(self) -> None:
         """Let what is saved have the count of measurements."""
-        if self._patience is not None and self._patience.limit:
+        if self._patience is not None and self._patience.watches:
             self._saver.note(NOTE, self._patience.to_note())
 
     def poll(self, step: int) -> None:
@@ -156,6 +199,8 @@ class Recovery:
                 self._keeper.follow(step, note)
         self._saver.poll()
         self._account(step)
+        if self._copies:
+            self._copies.poll()
 
     def finish(self, step: int) -> None:
         """Wait for the checkpoint that is being written; step : steps taken."""
@@ -163,10 +208,28 @@ class Recovery:
         self._saver.finish()
         self._account(step)
 
+    def end(self, step: int, in_time: bool = False) -> None:
+        """Wait for the last checkpoint, and for its copy in the mirror; step : steps taken.
+
+        in_time : the run was asked to stop, so it waits for copies for some seconds only.
+        """
+        self.finish(step)
+        if self._copies:
+            self._pulse.begin("copying checkpoints")
+            self._copies.finish(in_time)
+
+    @property
+    def _copies(self) -> "CheckpointMirror | None":
+        """The mirror, on the rank that copies."""
+        return self._mirror if self._world.comm.rank == 0 else None
+
     def _account(self, step: int) -> None:
         """If another checkpoint became safe: what would a crash just before have cost?"""
         if self._saver.safe == self._safe:
             return
+        if self._copies:
+            self._copies.copy(f"step-{self._saver.safe:08d}.h5", self._saver.deleted)
+            self._saver.deleted.clear()
         patience = self._patience
         if patience and self._world.comm.rank == 0 and patience.best_at(self._saver.safe):
             patience.note_best(self._out)
@@ -181,6 +244,8 @@ class Recovery:
     def abandon(self) -> None:
         """The run failed: remove what is not complete. Not collective."""
         self._saver.abandon()
+        if self._copies:
+            self._copies.abandon()
 
     def crash_cost(self) -> dict[str, object]:
         """Most steps, with their seconds, that a crash could have cost so far."""
@@ -188,11 +253,26 @@ class Recovery:
         return {"steps": steps, "seconds": seconds}
 
     def written(self) -> dict[str, object]:
-        """Checkpoints written, their bytes, and how long training waited (`Saver.report`); and of
-        the "parity", where there is one.
+        """Checkpoints written, their bytes, and how long training waited (`Saver.report`); of
+        the "parity" and the "mirror", where there are any; where `checkpoint.mtbf` is known, what
+        one costs and how often they should be written.
         """
-        parity = {} if self._keeper is None else {"parity": self._keeper.report()}
-        return self._saver.report() | parity
+        report = self._saver.report()
+        if self._keeper is not None:
+            report["parity"] = self._keeper.report()
+        if self._copies:
+            report["mirror"] = self._copies.report()
+        cost = self._cost_before_end or self._mean_cost()
+        mtbf = HOUR * self._config.mtbf
+        if not mtbf or cost is None:
+            return report
+        best = max(best_interval(cost, mtbf), LEAST)
+        return report | {
+            "cost_seconds": cost,
+            "mtbf_hours": self._config.mtbf,
+            "best_minutes": best / 60.0,
+            "lost_share": 1 - progress(best, cost, 0.0, mtbf),
+        }
 
 
 def memory_of(
@@ -213,3 +293,35 @@ def rescued(config: Config, comm: Comm, out: Path, splits: Splits, tell: Tell) -
     from neocpu.train.run.rescue import rescue
 
     rescue(config, comm, out, splits, tell)
+
+
+def checkpoint_lines(checkpoints: JsonObject) -> list[str]:
+    """What was written, how long training waited for it, and how often it should be written."""
+    of_changes = checkpoints["of_changes"]
+    in_background = checkpoints["in_background"]
+    kinds = ""
+    if of_changes or in_background:
+        kinds = f" ({of_changes} of changes, {in_background} in the background)"
+    parity = ""
+    if sent := checkpoints.get("parity"):
+        parity = f", {sent['seconds']:.2f} s for {sent['bytes'] / 2**20:,.1f} MiB of parity"
+    written = (
+        f"checkpoints written: {checkpoints['written']}{kinds}, "
+        f"{checkpoints['bytes'] / 2**20:,.1f} MiB; training waited "
+        f"{checkpoints['seconds']:.2f} s for them{parity}"
+    )
+    lines = [written]
+    if mirror := checkpoints.get("mirror"):
+        behind = f"; {mirror['behind']} are not there" if mirror["behind"] else ""
+        lines.append(
+            f"copied to {mirror['place']}: {mirror['files']}, {mirror['bytes'] / 2**20:,.1f} MiB, "
+            f"in {mirror['seconds']:.1f} s{behind}"
+        )
+    if best := checkpoints.get("best_minutes"):
+        lines.append(
+            f"one costs {checkpoints['cost_seconds']:.3g} s: with a failure every "
+            f"{checkpoints['mtbf_hours']:g} h (checkpoint.mtbf) one every {best:.2g} minutes is "
+            f"best, which costs {100 * checkpoints['lost_share']:.2g} % of the time "
+            "(checkpoint.every_minutes)"
+        )
+    return lines

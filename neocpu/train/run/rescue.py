@@ -35,7 +35,8 @@ from neocpu.tables.storage.lasting import LastingFile
 from neocpu.train.before.datasets import Splits
 from neocpu.train.checkpoint.folder import checkpoints
 from neocpu.train.checkpoint.keeping import RECORD, files_of, header_digest, take_note
-from neocpu.train.checkpoint.saving import Saver, SavingPolicy
+from neocpu.train.checkpoint.policy import SavingPolicy
+from neocpu.train.checkpoint.saving import Saver
 from neocpu.train.config.config import Config
 from neocpu.train.step.world import World, dense_optimizer, model_of
 

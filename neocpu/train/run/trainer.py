@@ -132,7 +132,7 @@ class Trainer:
         """The run within its folder, from the data to the summary."""
         tell = self.report.tell
         self._watch.prepare(self.report)
-        beginning = begin(self.config, self.comm, self.out, self.resume, online=self.online)
+        beginning = begin(self.config, self.comm, self.out, self.resume, tell, online=self.online)
         self.config = beginning.config
         # data before the plan: the batch size and the lookups follow from it
         splits = self._open(beginning)
@@ -160,7 +160,7 @@ class Trainer:
                 self._train(world, schedule, splits, recovery, stop)
                 break
             except RollBack:
-                recovery.finish(self.steps_taken)
+                recovery.end(self.steps_taken, in_time=True)
                 # tables take memory: the old ones go before the new ones come
                 del world, recovery
                 world, recovery = self._roll_back(splits, schedule)
@@ -233,7 +233,7 @@ class Trainer:
     def _recover(self, world: World, splits: Splits) -> Recovery:
         """What writes the checkpoints of a world."""
         recovery = self._recovery = Recovery(
-            self.out, world, splits.description(), self._clock, splits.vocabularies
+            self.out, world, splits.description(), self._clock, splits.vocabularies, self.report
         )
         recovery.watch(self._patience)
         return recovery
@@ -302,7 +302,7 @@ class Trainer:
                 if signal := request // SIGNAL:
                     if self.steps_taken:
                         recovery.save(self.steps_taken, last=True)
-                        recovery.finish(self.steps_taken)
+                        recovery.end(self.steps_taken, in_time=True)
                     steps.close()
                     self._watch.stop(self.report.tell)
                     raise Stopped(signal, self.steps_taken)
@@ -376,7 +376,7 @@ class Trainer:
         metrics = self._measure(world, splits, ("valid", "test"))
         traffic = self.comm.traffic_of_ranks()  # checkpoints come after, and are not in it
         recovery.save(self.steps_taken, last=True)
-        recovery.finish(self.steps_taken)
+        recovery.end(self.steps_taken)
         self.report.note("the last checkpoint is written")
         sent = sum_traffic([rank["sent"] for rank in traffic])
         summary = summarise(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.errors import ConfigError, DataError, NeocpuError
 from neocpu.core.paths import full_address
 from neocpu.ingest.copy_cache import (
     FOLDER,
@@ -46,8 +46,8 @@ NEWS = 10.0  # seconds between lines of progress
 LONGEST = 200  # characters of a folder's name on common file systems, less the endings put here
 
 
-def _checked(path: str | Path) -> str:
-    """The address. Raises ConfigError where it carries credentials."""
+def checked_address(path: str | Path) -> str:
+    """An address, whole. Raises ConfigError where it carries credentials."""
     text = full_address(path)
     try:
         parts = urlsplit(text)
@@ -69,20 +69,34 @@ def fetched(path: str | Path, is_log: Callable[[Path], bool]) -> list[Path]:
     pattern for all that it fits. Raises DataError where the store has none, cannot be reached or
     refuses, and where the cache has no room; ConfigError where a library is missing.
     """
-    address = _checked(path)
-    with _store_errors(address):
-        from fsspec.core import url_to_fs
-
-        store, name = url_to_fs(address)
+    address = checked_address(path)
+    with store_errors(address):
+        store, name = store_at(address)
         return [_copy(store, file, address) for file in _files(store, name, is_log)]
 
 
+def store_at(address: str) -> tuple[Any, str]:
+    """fsspec's file system of an address, and the name there."""
+    from fsspec.core import url_to_fs
+
+    store, name = url_to_fs(address)
+    return store, str(name)
+
+
+def upload(store: Any, source: Path, name: str, moved: Callable[[int], None]) -> None:
+    """Copy a local file to a store; `moved` is called with the bytes that are there."""
+    from fsspec.callbacks import Callback
+
+    told = Callback(hooks={"moved": lambda size, value, **_: moved(value)})
+    store.put_file(str(source), name, callback=told)
+
+
 @contextlib.contextmanager
-def _store_errors(address: str) -> Iterator[None]:
+def store_errors(address: str) -> Iterator[None]:
     """Whatever a store raises, as one sentence."""
     try:
         yield
-    except (ConfigError, DataError):
+    except NeocpuError:
         raise
     except ImportError as error:
         # fsspec's own text names the package of a protocol
@@ -131,7 +145,7 @@ def _copy(store: Any, name: str, address: str) -> Path:
                 "another folder"
             )
         note.unlink(missing_ok=True)
-        part = _transfer(store, name, facts.get("size"), path, mark)
+        part = transfer(store, name, facts.get("size"), path, mark)
         # copies of a log are known by its time: the store's, so that a copy fetched anew is known
         if (changed := _time_of(facts)) is not None:
             os.utime(part, (time.time(), changed))
@@ -153,26 +167,34 @@ def copy_path(address: str, full_name: str) -> Path:
     return Path(cache_folder(), REMOTE, protocol, *(quote(part, safe="=%+,@ ") for part in parts))
 
 
-def _transfer(store: Any, name: str, size: int | None, path: Path, mark: str) -> Path:
-    """Bytes of a file, in a part file that a later try or run goes on with."""
+def transfer(
+    store: Any,
+    name: str,
+    size: int | None,
+    path: Path,
+    mark: str,
+    moved: Callable[[int], None] | None = None,
+) -> Path:
+    """Bytes of a file, in a part file beside `path` that a later try or run goes on with.
+
+    size : None: the store does not say. mark : the same as long as the file has the same content.
+    moved : is called with the bytes that have come (None: progress is printed).
+    """
     part = path.with_name(f".{path.name}.part")
     begun = path.with_name(f".{path.name}.begun")
     if not (part.exists() and begun.exists() and begun.read_text() == mark):
         part.unlink(missing_ok=True)
         begun.write_text(mark)
+    moved = moved or _progress(name, size)
     tries = 0
-    news = time.monotonic() + NEWS
     with open(part, "ab") as target:
         while size is None or target.tell() < size:
             before = target.tell()
             try:
                 for block in _blocks(store, name, before):
                     target.write(block)
-                    if time.monotonic() > news:
-                        news += NEWS
-                        share = f"{100 * target.tell() / size:.0f} %" if size else "…"
-                        print(f"neocpu: fetching {name}: {share}", file=sys.stderr, flush=True)
-            except (FileNotFoundError, PermissionError):
+                    moved(target.tell())
+            except (FileNotFoundError, PermissionError, NeocpuError):
                 raise
             except Exception:  # of a connection: what has come is kept
                 tries = 0 if target.tell() > before else tries + 1
@@ -186,6 +208,20 @@ def _transfer(store: Any, name: str, size: int | None, path: Path, mark: str) ->
                 raise OSError(f"{name} ends after {before} of {size} bytes")
     begun.unlink()
     return part
+
+
+def _progress(name: str, size: int | None) -> Callable[[int], None]:
+    """Prints how much of a file has come, now and then."""
+    news = time.monotonic() + NEWS
+
+    def moved(done: int) -> None:
+        nonlocal news
+        if time.monotonic() > news:
+            news += NEWS
+            share = f"{100 * done / size:.0f} %" if size else "…"
+            print(f"neocpu: fetching {name}: {share}", file=sys.stderr, flush=True)
+
+    return moved
 
 
 def _blocks(store: Any, name: str, start: int) -> Iterator[bytes]:
