@@ -303,24 +303,28 @@ class Terminated(NeocpuError):
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """SIGTERM raises `Terminated` within the block, as Ctrl-C raises KeyboardInterrupt, so that
-    whoever writes files can remove them. For work that no checkpoint keeps.
+def ended_by_signals(*more: int) -> Iterator[None]:
+    """SIGTERM, and more signals, raise `Terminated` within the block, as Ctrl-C raises
+    KeyboardInterrupt, so that whoever writes files can remove them. For work that no checkpoint
+    keeps.
     """
+    numbers = (signal.SIGTERM, *more)
 
     def end(number: int, frame: FrameType | None) -> None:
-        # a second one would end what removes the files
-        signal.signal(number, signal.SIG_IGN)
+        # another one would end what removes the files
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
         raise Terminated(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def let_finish() -> None:

@@ -5,6 +5,7 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 
 import json
 import math
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from neocpu.core.types import Elements
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
+from neocpu.parallel.transport.abort import ended_by_signals
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.specs.batch_scaling import scaling_text
 from neocpu.tables.specs.feature_groups import key_groups
@@ -258,14 +260,16 @@ def open_paths(
     folders = copy_folders(comm, out)
     if comm.rank == 0:
         try:
-            check_disk(config, sources, folders, tell)
-            # valid and test take the numbers that the schema fits from the train data
-            fitted: Path | None = None
-            for name, paths in sources.items():
-                files = ensure(config, name, paths, folders, tell, fitted)
-                converted_files[name] = [str(path) for path in files]
-                if name == first_train(sources):
-                    fitted = files[0]
+            # which takes long, and writes no checkpoint: nobody has to wait for its end
+            with ended_by_signals(signal.SIGUSR1, signal.SIGUSR2):
+                check_disk(config, sources, folders, tell)
+                # valid and test take the numbers that the schema fits from the train data
+                fitted: Path | None = None
+                for name, paths in sources.items():
+                    files = ensure(config, name, paths, folders, tell, fitted)
+                    converted_files[name] = [str(path) for path in files]
+                    if name == first_train(sources):
+                        fitted = files[0]
         except NeocpuError as problem:
             error = problem
     comm.agree(error)  # the others wait here for rank 0's conversion
