@@ -24,6 +24,7 @@ from neocpu.parallel.watch.stillness import Stillness
 from neocpu.parallel.watch.supervisor import Ending, Talk, supervise
 from neocpu.parallel.watch.watchdog import STATUS
 from neocpu.parallel.watch.words import Member, describe
+from neocpu.serve.report import details
 from neocpu.train.config import config as configs
 from neocpu.train.run import survival
 from neocpu.train.run.folder import restarts_of
@@ -362,6 +363,8 @@ def test_a_run_goes_on_without_a_host_as_long_as_enough_are_left(
     (note,) = restarts_of(out)
     assert note["ranks"] == 4 and list(note["left_out"]) == ["c"]
     assert "c is left out" in told[1]
+    (row,) = details._restarts({"restarts": [note]}).rows
+    assert row[1:4] == ["step 0", "4", f"c: {note['left_out']['c']}"]
     assert told[-1].startswith(
         "neocpu: error: b is left out (no process can be started there: 1); "
     )
