@@ -12,6 +12,7 @@ from promise_cases import FAMILIES, MAIN, write_data
 from test_checkpoint import TABLE_WISE, make
 from test_next_day import damage_rows
 
+from neocpu.cli import cli as main
 from neocpu.core.errors import CheckpointError, ConfigError, DataError, TrainingError
 from neocpu.ingest.formats.files import remote
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -261,3 +262,19 @@ def test_an_address_with_credentials_is_refused_without_them(job: Path, tmp_path
     with pytest.raises(ConfigError, match="carries credentials") as caught:
         run(job, tmp_path / "run", "checkpoint.mirror=ftp://me:hunter2@host/backup")
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_checkpoint_is_copied_with_what_it_is_based_on(
+    job: Path, tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    run(job, out, "checkpoint.full_every=8", steps=6)
+    there = f"{store}/copy"
+    main(["checkpoint", "copy", str(out), there], standalone_mode=False)
+    assert open_place(there).names() == bytes_of(out)
+    printed = capsys.readouterr().out
+    main(["checkpoint", "copy", str(out), there], standalone_mode=False)
+    assert capsys.readouterr().out == printed
+    open_place(there).write("step-00000006.h5", b"another")
+    with pytest.raises(CheckpointError, match=r"has another step-00000006\.h5"):
+        main(["checkpoint", "copy", str(out), there], standalone_mode=False)

@@ -1,4 +1,4 @@
-"""`neocpu checkpoint`: look into checkpoints, verify, compare and import them."""
+"""`neocpu checkpoint`: look into checkpoints, verify, compare, copy and import them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ FILE = click.Path(path_type=Path)
 
 @click.group()
 def checkpoint() -> None:
-    """Show, verify, compare, merge and import checkpoints; write out their arrays."""
+    """Show, verify, compare, merge, copy and import checkpoints; write out their arrays."""
 
 
 @checkpoint.command()
@@ -131,6 +131,34 @@ def merge(file: Path, target: Path, force: bool) -> None:
             f"{target}: {len(source.links)} files in one, {target.stat().st_size:,} bytes, digest "
             f"{source.digest}"
         )
+
+
+@checkpoint.command()
+@click.argument("source", type=FILE)
+@click.argument("place")
+def copy(source: Path, place: str) -> None:
+    """Copy the checkpoint SOURCE, or the best or last one of a run's folder, to PLACE.
+
+    PLACE is a folder, or an address as s3://models/a (fsspec). The files that it is based on come
+    with it; those that are there are left, and a copy that was interrupted goes on.
+    """
+    from neocpu.core.errors import CheckpointError
+    from neocpu.ingest.formats.files.remote import printed
+    from neocpu.train.checkpoint.best import best_or_last
+    from neocpu.train.checkpoint.places import open_place
+    from neocpu.train.checkpoint.reading import CheckpointFile
+
+    with CheckpointFile(best_or_last(source)) as opened:
+        files = sorted(link.path for link in opened.links)
+    target = open_place(place)
+    there = target.names()
+    for file in files:  # what others are based on comes first
+        size = file.stat().st_size
+        if there.get(file.name, size) != size:
+            raise CheckpointError(f"{target} has another {file.name}; name another place")
+        if file.name not in there:
+            target.put(file, printed(f"copying {file.name}", size))
+        click.echo(f"{target}: {file.name}, {size:,} bytes")
 
 
 @checkpoint.command()

@@ -260,7 +260,6 @@ def open_paths(
     folders = copy_folders(comm, out)
     if comm.rank == 0:
         try:
-            # which takes long, and writes no checkpoint: nobody has to wait for its end
             with ended_by_signals(signal.SIGUSR1, signal.SIGUSR2):
                 check_disk(config, sources, folders, tell)
                 # valid and test take the numbers that the schema fits from the train data

@@ -185,7 +185,7 @@ def transfer(
     if not (part.exists() and begun.exists() and begun.read_text() == mark):
         part.unlink(missing_ok=True)
         begun.write_text(mark)
-    moved = moved or _progress(name, size)
+    moved = moved or printed(f"fetching {name}", size)
     tries = 0
     with open(part, "ab") as target:
         while size is None or target.tell() < size:
@@ -210,8 +210,8 @@ def transfer(
     return part
 
 
-def _progress(name: str, size: int | None) -> Callable[[int], None]:
-    """Prints how much of a file has come, now and then."""
+def printed(what: str, size: int | None) -> Callable[[int], None]:
+    """Prints now and then how much of a file has been copied. size : its bytes (None: unknown)."""
     news = time.monotonic() + NEWS
 
     def moved(done: int) -> None:
@@ -219,7 +219,7 @@ def _progress(name: str, size: int | None) -> Callable[[int], None]:
         if time.monotonic() > news:
             news += NEWS
             share = f"{100 * done / size:.0f} %" if size else "…"
-            print(f"neocpu: fetching {name}: {share}", file=sys.stderr, flush=True)
+            print(f"neocpu: {what}: {share}", file=sys.stderr, flush=True)
 
     return moved
 
