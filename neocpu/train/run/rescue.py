@@ -303,7 +303,8 @@ class Remains:
         dense = dense_optimizer(config, model)
         world = World(config, comm, here, model, cast(Any, embedding), dense, step=cast(Any, None))
         data = take_note(world, note)
-        policy = SavingPolicy(keep=config.checkpoint.keep)
+        kept = config.checkpoint
+        policy = SavingPolicy(kept.keep, kept.keep_every_steps, kept.keep_every_hours)
         saver = Saver(self._out, world, policy, data, splits.vocabularies)
         saver.save(step, last=True)
         saver.finish()
