@@ -331,9 +331,8 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     if fault := data.split_fault():
         raise reader.wrong("data.split", fault)
     has_valid = data.valid or (data.split and data.split[1])
-    lacking = "data.valid" if config.eval.every_steps else "eval.every_steps"
-    if has_valid and config.eval.every_steps:
-        lacking = ""
+    lacking = "" if has_valid else "data.valid"
+    lacking = lacking if config.eval.every_steps else "eval.every_steps"
     if training.patience and lacking:
         why = f"it counts measurements of the valid split; set {lacking} too"
         raise reader.wrong("training.patience", why)
