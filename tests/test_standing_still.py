@@ -14,6 +14,7 @@ import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
 from neocpu.core.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.hosts import HostRanks, listed_hosts
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.parallel.transport.timeline import Pulse
@@ -22,7 +23,7 @@ from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import RankPage, RankState, page_path
 from neocpu.parallel.watch.stillness import Stillness
 from neocpu.parallel.watch.supervisor import Ending, Talk, supervise
-from neocpu.parallel.watch.watchdog import STATUS
+from neocpu.parallel.watch.watchdog import STATUS, Watchdog
 from neocpu.parallel.watch.words import Member, describe
 from neocpu.serve.report import details
 from neocpu.train.config import config as configs
@@ -431,6 +432,14 @@ def test_hosts_that_do_not_answer_and_messages_that_do_not_arrive() -> None:
         "host node1 (ranks 2, 3) does not answer; 40 s ago its rank 2 was waiting for alltoallv "
         "'rows' of step 7"
     )
+
+
+def test_a_rank_is_known_before_its_watch_looks_first() -> None:
+    watch = Watchdog(SingleComm(), warn_after=600.0, timeout=0.0)
+    try:
+        assert watch._page.read(0) is not None
+    finally:
+        watch.stop()
 
 
 def test_a_rank_reads_what_another_wrote(tmp_path: Path) -> None:

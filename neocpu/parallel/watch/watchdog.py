@@ -72,6 +72,8 @@ class Watchdog:
         self._ends = Ends([member.process for member in self._near if member != self._own])
         self._warned = 0.0  # seconds that it had stood still when that was due
         self._spoke = False  # was it this rank that said so?
+        # also one that stops before its watch looks first is known
+        self._page.write(self._state(0.0))
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         self._thread.start()
 

@@ -102,13 +102,7 @@ def grow(known: Mapping[str, Elements], new: Mapping[str, Elements]) -> Vocabula
 
 
 def begin(
-    config: Config,
-    comm: Comm,
-    out: Path,
-    resume: bool,
-    tell: Tell,
-    *,
-    online: bool = False,
+    config: Config, comm: Comm, out: Path, resume: bool, tell: Tell, *, online: bool = False
 ) -> Beginning:
     """How the run of a folder of results begins; online : it trains on file after file. Collective.
 
