@@ -1,7 +1,7 @@
 """How fast do readers turn raw logs into batches, and does memory stay as it is in a long stream?
 
     python -m benchmarks.readers              samples a second of readers, and of other programs
-    python -m benchmarks.readers --stream 120     seconds of a stream of Criteo's form, from stdin
+    python -m benchmarks.readers --stream 120     seconds of a stream of Criteo's form, from a pipe
                                                   through 2 readers into 2 trainers
 
 Rows are drawn in Criteo's form: 13 integers, 26 hexadecimal categories, a tenth of the fields
@@ -76,7 +76,9 @@ def schedule(path: Path, readers: int, shuffle: bool) -> ReaderSchedule:
     schema = schema_of("criteo", ConvertOptions())
     log = RawLog((index_of(path, schema, "fail"),), schema)
     loader = Loader(log.open(), TABLES, BatchShare(BATCH), Reading(shuffle=shuffle))
-    return ReaderSchedule(loader, 1, 0, SingleComm(), ReadersConfig(count=readers), print)
+    return ReaderSchedule(
+        loader, 1, 0, SingleComm(), ReadersConfig(count=readers, ahead=readers), print
+    )
 
 
 class Stopwatch:
@@ -111,7 +113,8 @@ def by_readers(path: Path, readers: int, shuffle: bool) -> str:
     watch = None
     try:
         for batch in run.batches(0):
-            # readers start, and load kernels, while their first splits are read
+            # readers start, and load kernels, while their first splits are read; as few as can be
+            # are read ahead, since they count and took their time before
             if batch.first >= readers << 16:
                 watch = watch or Stopwatch()
                 samples += batch.samples
@@ -245,16 +248,27 @@ def memory_of(group: int) -> dict[str, int]:
 
 
 def stream(seconds: float, readers: int, ranks: int) -> None:
-    """Train on a stream from stdin for so long; print the throughput, and memory over time."""
+    """Train on a stream from a pipe for so long; print the throughput, and memory over time."""
     chunks = [drawn_lines(4000, seed) for seed in range(16)]
     with tempfile.TemporaryDirectory() as folder:
-        keys = ["data.train=-", "data.shuffle=false", "data.valid=[]", "data.test=[]"]
+        # MPICH's launcher would hand stdin on faster than it is read
+        pipe = Path(folder) / "rows"
+        os.mkfifo(pipe)
+        keys = [f"data.train={pipe}", "data.shuffle=false", "data.valid=[]", "data.test=[]"]
         keys += ["training.batch_size=2048", "training.epochs=1", "training.steps=100000000"]
-        words = ["-m", "neocpu", "train", "tiny", "--readers", str(readers), "--out", folder]
+        words = [
+            "-m",
+            "neocpu",
+            "train",
+            "tiny",
+            "--readers",
+            str(readers),
+            "--out",
+            f"{folder}/run",
+        ]
         words += [word for key in keys for word in ("--set", key)]
         command, environment = mpiexec_command(ranks, words)
-        job = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
-        assert job.stdin is not None
+        job = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
         ended = threading.Event()
         looks = []
 
@@ -265,16 +279,15 @@ def stream(seconds: float, readers: int, ranks: int) -> None:
         watch = threading.Thread(target=look)
         watch.start()
         until = time.monotonic() + seconds
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError), open(pipe, "wb") as rows:
             for chunk in itertools.cycle(chunks):
-                job.stdin.write(chunk)
+                rows.write(chunk)
                 if time.monotonic() > until:
                     break
-        job.stdin.close()
         job.wait()
         ended.set()
         watch.join()
-        summary = json.loads((Path(folder) / "run.json").read_text())
+        summary = json.loads((Path(folder) / "run" / "run.json").read_text())
     print(f"{summary['samples']:,} samples, {summary['samples_per_second']:,.0f} samples/s")
     print(json.dumps(summary["readers"], indent=1))
     for process in sorted({name for _, sizes in looks for name in sizes}):
@@ -285,7 +298,7 @@ def stream(seconds: float, readers: int, ranks: int) -> None:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=800_000)
+    parser.add_argument("--rows", type=int, default=1_200_000)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each other program, at most")
     parser.add_argument("--stream", type=float, default=0.0)
     arguments = parser.parse_args()

@@ -3,6 +3,7 @@
 import gzip
 import io
 import itertools
+import os
 import re
 import socket
 import threading
@@ -417,7 +418,7 @@ def test_stdin_is_read_piece_by_piece(tmp_path, monkeypatch):
     assert not pieces.exists()
     # three splits of a block each, and a piece that was cut
     assert 0 < max(most) <= 3 * 4096 * 40 / 20_000 + 2
-    with pytest.raises(DataError, match="stdin cannot be read again"):
+    with pytest.raises(DataError, match="the stream cannot be read again"):
         next(source.files())
 
 
@@ -501,6 +502,22 @@ def test_a_followed_folder_has_the_digest_of_its_files(tmp_path):
     assert digest(config_of(folder, *follow), tmp_path / "half", resume=True) == expected
     # it had ended: nothing is left to train on
     assert digest(config_of(folder, *follow), tmp_path / "half", resume=True) == expected
+
+
+def test_a_pipe_is_read_by_rank_0(tmp_path):
+    path = write(tmp_path, "csv", 3000)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    keys = ("data.shuffle=false", 'data.schema.dense=[{columns=["x"],kind="float"}]')
+    keys = (*keys, "training.epochs=1")
+    expected = digest(config_of(path, *keys), tmp_path / "converted")
+    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+    writer.start()
+    config = config_of(pipe, *keys, "readers.count=1")
+    assert digest(config, tmp_path / "read", ranks=2) == expected
+    writer.join()
+    with pytest.raises(ConfigError, match="make a pipe with mkfifo"):
+        digest(config_of("-", *keys, "readers.count=1"), tmp_path / "stdin", ranks=2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ run, since a run on the whole folder would have another order.
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -92,7 +92,7 @@ class Stdin:
         room, and for a second pass.
         """
         if self._first is None:
-            raise DataError("-: stdin cannot be read again; start the run again, with --resume")
+            raise DataError("the stream cannot be read again; start the run again, with --resume")
         first = self._first
         self._first = None
         yield first
@@ -102,10 +102,10 @@ class Stdin:
         """The first file. Raises DataError where nothing comes."""
         self._first = self._kept = next(self._pieces, None)
         if self._first is None:
-            raise DataError("-: stdin has no rows")
+            raise DataError("the stream that is to be trained on has no rows")
         return self._first
 
-    def _cut(self) -> Iterator[Path]:
+    def _cut(self) -> Generator[Path, None, None]:
         head = self._stream.readline() if self._header else b""
         line = 1 + bool(head)
         rest = b""
@@ -136,7 +136,9 @@ class Stdin:
             file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove all files that are left."""
+        """Remove all files that are left, and read no more."""
+        self._pieces.close()
+        self._stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -41,9 +41,10 @@ def open_raw_train(
 
     Raises DataError and ConfigError on all ranks.
     """
-    streamed = is_stream(config)
+    # a pipe is one where rank 0 is
+    streamed = bool(comm.largest(int(is_stream(config))))
     if streamed:
-        _refuse_stream(config)
+        _refuse_stream(config, comm)
     coming = _coming(config, sources, out) if streamed and comm.rank == 0 else None
     # one rank looks: others may see another state of a folder
     names = json.loads(comm.on_first_rank(lambda: json.dumps(_raw_files(sources, coming)).encode()))
@@ -84,16 +85,20 @@ def open_raw_train(
 
 
 def is_stream(config: Config) -> bool:
-    """Are the train data files that still come?"""
-    return config.readers.follow or STDIN in [Path(path).name for path in config.data.train]
+    """Do the train data still come: from a folder that is followed, a pipe, or stdin?"""
+    paths = [Path(path) for path in config.data.train]
+    return config.readers.follow or any(path.name == STDIN or path.is_fifo() for path in paths)
 
 
 def _coming(config: Config, sources: Sequence[str], out: Path) -> Coming:
     """Where files come from."""
-    if Path(sources[0]).name == STDIN:
+    path = Path(sources[0])
+    if path.name == STDIN or path.is_fifo():
         schema = schema_of(config.data.format, convert_options(config, "train"))
-        return Stdin(sys.stdin.buffer, out / "stdin", schema)
-    return Folder(Path(sources[0]), config.readers.end, config.readers.idle)
+        # it is closed with what reads it
+        stream = sys.stdin.buffer if path.name == STDIN else path.open("rb")
+        return Stdin(stream, out / "stdin", schema)
+    return Folder(path, config.readers.end, config.readers.idle)
 
 
 def _raw_files(sources: Sequence[str], coming: Coming | None) -> list[str]:
@@ -129,13 +134,16 @@ def _of_all(comm: Comm, counted: Sequence[FileIndex], files: int) -> tuple[FileI
     return tuple(by_rank[number % comm.size][number // comm.size] for number in range(files))
 
 
-def _refuse_stream(config: Config) -> None:
+def _refuse_stream(config: Config, comm: Comm) -> None:
     """Raise ConfigError for what cannot be done with files that still come."""
     training = config.training
     schema = schema_of(config.data.format, convert_options(config, "train"))
     why = ""
     if len(config.data.train) > 1:
         why = "data.train names several logs; name one folder, or - for stdin"
+    elif comm.size > 1 and Path(config.data.train[0]).name == STDIN:
+        why = "MPI's launcher hands stdin on faster than ranks read it; make a pipe with mkfifo, "
+        why += "write into it, and name it in data.train"
     elif config.data.shuffle:
         why = "data.shuffle needs all samples; set it to false"
     elif config.data.split:
