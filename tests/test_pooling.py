@@ -13,6 +13,7 @@ from neocpu.kernels.operands import Bag, Bags, Entries, Lines, Terms, WideBags
 from neocpu.kernels.rows import lookup, pooling
 from neocpu.kernels.rows.compensated import BagGroup, round_group
 from neocpu.kernels.rows.pooling import sum_plain
+from neocpu.kernels.simd.ahead import near_of
 from neocpu.kernels.simd.bags import plain_rows_1
 from neocpu.kernels.simd.flags import rounded
 from neocpu.kernels.simd.quiet import QUIET, X86
@@ -378,3 +379,10 @@ def compensated_group(terms, entries, offsets, lines, out):
     """What `round_group` says of all bags of one entry."""
     group = BagGroup(0, 0, offsets.size - 1)
     return round_group(terms, entries, offsets, group, lines, 0, np.zeros(16, np.uint32), out)
+
+
+@pytest.mark.parametrize(
+    ("processor", "near"), [("znver4", 16), ("znver3", 16), ("sapphirerapids", 4), ("generic", 4)]
+)
+def test_rows_are_asked_for_as_suits_the_processor(processor, near):
+    assert near_of(processor) == near

@@ -25,14 +25,13 @@ from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.operands import Bag, Terms
 from neocpu.kernels.scratch import task_body
+from neocpu.kernels.simd.ahead import NEAR, far_of
 from neocpu.kernels.simd.bags import (
     LONG,
-    NEAR,
     SHORT,
     bare,
     cut_rows_1,
     cut_rows_16,
-    far_of,
     plain_rows_1,
     plain_rows_16,
     plain_rows_long,

@@ -14,7 +14,8 @@ from neocpu.kernels.numbers.philox import philox4x32, symmetric
 from neocpu.kernels.simd import prefetch
 from neocpu.kernels.simd.record_views import bare_record, fill_record
 
-AHEAD = 16  # lookups
+# lookups; of skewed ones few miss the cache, and as many of those as can be shall be under way
+AHEAD = 96
 
 
 @parallel_kernel

@@ -16,8 +16,7 @@ Rows of any format are decoded to fp32 in registers (`simd/decoders.py`), the te
 fp32 numbers.
 
 A row of any width is a run of such blocks, so no width is compiled in. Rows further on are
-prefetched, bag borders or not: `far_of` lookups ahead into the second-level cache, `NEAR` ahead
-into the first.
+prefetched, bag borders or not (`simd/ahead.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -28,26 +27,18 @@ from numba import types
 from numba.core import cgutils
 from numba.core.base import BaseContext
 from numba.core.typing import Signature
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from neocpu.kernels.compile.jit import inlined
 from neocpu.kernels.simd import F32, F64, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd.ahead import NEAR, far_of
 from neocpu.kernels.simd.decoders import RowDecoder
 from neocpu.kernels.simd.quiet import QUIET, quiet_product, quiet_sum
 from neocpu.kernels.simd.tiles import LANES
 
-NEAR = 4  # lookups between asking for a row and its turn
 # 32 registers of 512 bits hold 128 columns of fp64 sums, 16 of 256 bits hold 32.
 WIDE = LANES == 16
-
-
-@register_jitable
-def far_of(size):
-    """Lookups between asking for so many bytes of a row and its turn: as many as the processor can
-    be waiting for.
-    """
-    return 48 if size >= 512 else 64
 
 
 class Walk:
