@@ -375,7 +375,7 @@ class Drawing:
         if keys["model.interaction"] in WITH_FIRST_ORDER:
             keys |= {
                 "tables.linear.features": ["c"],
-                "tables.linear.rows": 30,
+                "tables.linear.rows": 100,
                 "tables.linear.dim": 1,
                 "model.wide": ["linear"],
             }
