@@ -321,12 +321,12 @@ def test_hosts_that_do_not_answer_are_left_out_until_they_do(answers: Path) -> N
     pool = HostPool(listed_hosts("a:2,b:2,c:2"), 4, least=3)
     pool.look()
     assert pool.placed() == [("a", 2), ("b", 2)] and not pool.losses()
-    (answers / "a").write_text("echo 'ssh: no route to host' >&2; exit 255")
+    (answers / "a").write_text(
+        "echo '[proxy:0@a] HYDU_sock_connect (/hydra/sock.c:140): no route to host' >&2; exit 255"
+    )
     pool.look()
     assert pool.placed() == [("b", 2), ("c", 2)], "a host that had no rank stands in"
-    assert pool.losses() == (
-        "a is left out (no process can be started there: ssh: no route to host)"
-    )
+    assert pool.losses() == ("a is left out (no process can be started there: no route to host)")
     assert not pool.shortage()
     (answers / "b").write_text("sleep 60")
     begun = time.monotonic()

@@ -1,6 +1,7 @@
 """On which of its hosts does a job go on, when some of them failed? On those that answer."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -10,6 +11,7 @@ from contextlib import suppress
 from neocpu.parallel.transport.hosts import HostRanks, Named, ranks_of_hosts
 from neocpu.parallel.transport.launch import mpiexec_command
 
+PLACE = re.compile(r"\[[^]]*\] \w+ \([^)]*\): ")  # in MPICH's source, before what it has to say
 ANSWER = 20.0  # seconds that a host has to start a process and end it
 
 
@@ -99,5 +101,5 @@ def _silence(process: "subprocess.Popen[str]", end: float) -> str:
             process.stderr.close()
     if not process.returncode:
         return ""
-    lines = [line for line in errors.splitlines() if line.strip()]
+    lines = [PLACE.sub("", line) for line in errors.splitlines() if line.strip()]
     return f"no process can be started there: {lines[0] if lines else process.returncode}"
