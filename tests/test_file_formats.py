@@ -440,3 +440,14 @@ def test_the_place_in_a_zstd_file_is_estimated(tmp_path):
     assert 0.7 * size < expected_dataset([log], "table", options).bytes < 2.5 * size
     part = look([log], looked_at=1 << 16)
     assert part.rows == rows or 0.5 * rows < part.rows < 2 * rows
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_rows_of_any_place_are_those_of_the_frame(kind, tmp_path):
+    frame = pl.DataFrame({"x": range(5000), "y": [str(i) for i in range(5000)]})
+    path = tmp_path / f"log.{kind}"
+    frame.write_parquet(path) if kind == "parquet" else frame.write_ipc(path)
+    file = columnar.Columnar(path)
+    for first, last in ((0, 10), (10, 20), (20, 4000), (7, 9), (4999, 5000), (3000, 5000)):
+        rows = file.rows_between({"a": "y", "b": "x"}, first, last)
+        assert rows.frame.equals(frame.select(a="y", b="x")[first:last]) and not rows.faults
