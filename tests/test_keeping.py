@@ -13,6 +13,7 @@ from test_checkpoint import TABLE_WISE, make
 from test_next_day import damage_rows
 
 from neocpu.cli import cli as main
+from neocpu.core import goodput
 from neocpu.core.errors import CheckpointError, ConfigError, DataError, TrainingError
 from neocpu.ingest.formats.files import remote
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -60,7 +61,7 @@ def test_checkpoints_come_as_their_cost_says_and_change_no_bit(
 ) -> None:
     monkeypatch.setattr(recovery, "FIRST", 0.0001)
     asked: list[float] = []
-    monkeypatch.setattr(recovery, "best_interval", lambda *facts: asked.append(facts[0]) or 1e9)
+    monkeypatch.setattr(goodput, "best_interval", lambda *facts: asked.append(facts[0]) or 1e9)
     auto = [*STEPS, "checkpoint.every_minutes=auto", "checkpoint.mtbf=24"]
     run = Trainer(configs.load(job, auto), None, tmp_path / "auto").run()
     assert run["digest"] == digest

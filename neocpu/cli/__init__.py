@@ -81,7 +81,7 @@ SECTIONS = {
         "data": ("neocpu.cli.logs.data:data", "Convert, generate and look at click logs."),
         "checkpoint": (
             "neocpu.cli.checkpoint:checkpoint",
-            "Show, verify, compare, merge and import checkpoints; write out their arrays.",
+            "Show, verify, compare, merge, copy and import checkpoints; write out their arrays.",
         ),
         "tier": (
             "neocpu.cli.tier:tier",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from neocpu.core.errors import CheckpointError
-from neocpu.core.goodput import best_interval, progress
 from neocpu.core.types import Elements, JsonObject
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
@@ -153,6 +152,8 @@ class Recovery:
         """Seconds from one checkpoint to the next; 0: only by steps."""
         if self._config.every_minutes != AUTO:
             return self._config.every_seconds
+        from neocpu.core.goodput import best_interval
+
         cost = self._mean_cost()
         return FIRST if cost is None else max(best_interval(cost, HOUR * self._config.mtbf), LEAST)
 
@@ -266,6 +267,8 @@ class Recovery:
         mtbf = HOUR * self._config.mtbf
         if not mtbf or cost is None:
             return report
+        from neocpu.core.goodput import best_interval, progress
+
         best = max(best_interval(cost, mtbf), LEAST)
         return report | {
             "cost_seconds": cost,

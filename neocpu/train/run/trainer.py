@@ -228,7 +228,7 @@ class Trainer:
         """The objects of this rank; arguments as of `world.build`."""
         lasting = memory_of(self.config, self.comm, plan, self.out, self.report.tell)
         size = splits.dense_features
-        return build(self.config, self.comm, plan, size, huge, memory, lasting=lasting)
+        return build(self.config, self.comm, plan, size, huge=huge, memory=memory, lasting=lasting)
 
     def _recover(self, world: World, splits: Splits) -> Recovery:
         """What writes the checkpoints of a world."""
