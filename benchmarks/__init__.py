@@ -9,7 +9,7 @@
     python -m benchmarks.step_overhead what a step costs a rank outside kernels
     python -m benchmarks.startup       time to the first step, cold and warm; time of --help
     python -m benchmarks.convert       rows of a click log per second
-    python -m benchmarks.all           everything; writes docs/benchmarks.md
+    python -m benchmarks.all           everything; --write: a page of docs/
 
 Every command takes `--quick` (seconds, small shapes: does it run?) and `--json FILE`. Rivals that
 are not installed are skipped and named. `harness.py` says how times are taken.

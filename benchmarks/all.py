@@ -1,15 +1,19 @@
-"""How are all benchmarks run? Each in its own process; `--write` writes docs/benchmarks.md."""
+"""How are all benchmarks run? Each in its own process; `--write` writes the page of this machine's
+maker.
+"""
 
 import argparse
 import json
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from benchmarks import cache, roofline
-from benchmarks.harness import table, verdict
+from benchmarks.charts import DOCS
+from benchmarks.harness import processor, table, verdict
 
 # All benchmarks, in the order of the page.
 NAMES = (
@@ -32,33 +36,56 @@ NAMES = (
 )
 # File and caption of the picture that a benchmark draws.
 PICTURES = {
-    "roofline": ("roofline.svg", "Our kernels under the machine's roof"),
+    "roofline": ("roofline", "Our kernels under the machine's roof"),
     "cache": ("cache-misses.svg", "Rows missed, by policy and size of the cache"),
 }
-# The page that `--write` writes.
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+# The pages of docs/benchmarks.md, by maker of the processor.
+MAKERS = {"AMD": "benchmarks-amd.md", "Intel": "benchmarks-intel.md"}
+# Columns of a thread against a thread.
+RIVALS = (
+    "FBGEMM CPU TBE",
+    "FBGEMM CPU inference TBE",
+    "torch embedding_bag",
+    "C, plain fp32 sums",
+    "C, fp64 sums",
+)
 
-# The first part of the page.
-INTRODUCTION = """# Benchmarks
 
-How fast is neocpu, compared with others and with the machine's limits? This page was written by
-`python -m benchmarks.all --write` on the machine below; run it on yours (`pip install -e
-".[peers]"` brings the rivals). Ours is **bold**, a machine's limit in *italics*.
+def page_of(name: str) -> Path:
+    """The page of a processor, by its name; others than those of `MAKERS` have one in common."""
+    pages = (page for maker, page in MAKERS.items() if maker in name)
+    return DOCS / next(pages, "benchmarks-others.md")
 
-**How times are taken** ([benchmarks/harness.py](../benchmarks/harness.py)). All contenders of a
-table run in turn on the same inputs (A B C, A B C, …), times are medians, ratios are taken inside a
-turn (median, least, greatest). Every contender is measured on one thread and on all cores and its
-best counts; "thread against thread" is the ratio of both on one. Compilation and first touch are
-not timed. Before timing, all contenders must agree on the answer to fp32 rounding. Machines differ:
-quote ratios, not milliseconds.
 
-**What ours does more.** Its answers do not depend on ranks, plan or threads: pooled rows and merged
-gradients are *exact* sums rounded once, every product element is one ordered chain of fused
-multiply-adds. The rivals and the C limits add in fp32 in any order.
+def drawn(page: Path) -> dict[str, str]:
+    """File of docs/ -> picture, of the figures that a page holds; empty without its limits."""
+    text = page.read_text()
+    return {
+        picture_file(name, page): module.picture(module.recorded(page.name))
+        for name, module in (("roofline", roofline), ("cache", cache))
+        if f"## `python -m benchmarks.{name}`" in text
+    }
 
-**The limits** are plain C compiled for the machine ([benchmarks/limits.c](../benchmarks/limits.c)):
-fixed width, no checks, no exactness.
-"""
+
+def picture_file(name: str, page: Path) -> str:
+    """File of the picture that a benchmark draws; misses are counted, so they are of any maker."""
+    file = PICTURES[name][0]
+    return file if name == "cache" else page.name.replace("benchmarks", file).replace(".md", ".svg")
+
+
+def alone(records: list[dict[str, Any]]) -> str:
+    """Table of the cases in which one thread of ours was measured against one of others."""
+    lines = ["| case | " + " | ".join(RIVALS) + " |", "|---" * (1 + len(RIVALS)) + "|"]
+    for record in records:
+        ratios = {
+            row["name"]: f"{row['ratio_alone']['median']:.2f}x"
+            for row in record["rows"]
+            if row["name"] in RIVALS and "ratio_alone" in row
+        }
+        if ratios:
+            cells = " | ".join(ratios.get(name, "") for name in RIVALS)
+            lines.append(f"| {record['case']} | {cells} |")
+    return "\n".join(lines)
 
 
 def summary(records: list[dict[str, Any]]) -> str:
@@ -77,12 +104,17 @@ def summary(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def page(results: dict[str, dict[str, Any]]) -> str:
-    """The whole of docs/benchmarks.md."""
+def page(results: dict[str, dict[str, Any]], file: Path) -> str:
+    """The whole of a maker's page, `file`."""
     first = next(iter(results.values()))
     machine = first["machine"]
     load = max(max(r["machine"]["load_before"], 0) for r in results.values())
+    dates = sorted({r["machine"]["date"] for r in results.values()})
+    records = [r for result in results.values() for r in result["records"]]
+    maker = {page: name for name, page in MAKERS.items()}.get(file.name, "other makers")
+    missing = [f"`benchmarks.{name}`" for name in NAMES if name not in results]
     facts = [
+        f"* measured on {' and '.join(dates)} by `python -m benchmarks.all --write`",
         (
             f"* machine: {machine['processor']}, {machine['cores']} cores; transparent huge pages: "
             f"{machine['huge_pages']}"
@@ -90,11 +122,17 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         f"* versions: {', '.join(f'{k} {v}' for k, v in first['versions'].items())}",
         f"* load average before a benchmark, at most: {load:.1f}",
     ]
+    if missing:
+        facts.append(f"* not measured here: {', '.join(missing)}")
     parts = [
-        INTRODUCTION,
-        "\n".join(facts),
+        f"# Benchmarks on processors of {maker}\n",
+        "How times are taken: [benchmarks](benchmarks.md).\n",
+        "\n".join(textwrap.fill(fact, 100, subsequent_indent="  ") for fact in facts),
         "\n## Aims\n",
-        summary([r for result in results.values() for r in result["records"]]),
+        summary(records),
+        "\n## A thread against a thread\n",
+        "So many times as fast as others is one thread of ours (median of the ratios).\n",
+        alone(records),
     ]
     for name, result in results.items():
         parts.append(f"\n## `python -m benchmarks.{name}`\n")
@@ -103,14 +141,14 @@ def page(results: dict[str, dict[str, Any]]) -> str:
                 f"The host kept {result['machine']['stolen']:.0%} of the cores' time for others.\n"
             )
         if name in PICTURES:
-            file, caption = PICTURES[name]
-            parts.append(f"![{caption}]({file})\n")
+            parts.append(f"![{PICTURES[name][1]}]({picture_file(name, file)})\n")
         parts += [table(record) for record in result["records"]]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def main() -> None:
     """Run the benchmarks; print the aims or write the page."""
+    file = page_of(processor())
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"only these of {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="small shapes: does everything run?")
@@ -122,7 +160,7 @@ def main() -> None:
         help="write all records to this file; names given: others in it are kept",
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write {PAGE.name} (refused with --quick)"
+        "--write", action="store_true", help=f"write docs/{file.name} (refused with --quick)"
     )
     options = parser.parse_args()
     if options.write and options.quick:
@@ -143,13 +181,13 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.write:
-        PAGE.write_text(page(results))
-        for name, module in (("roofline", roofline), ("cache", cache)):
-            # from the page, whose figures are rounded: `benchmarks.pictures` draws the same
-            if name in results and (drawn := module.picture(module.recorded())):
-                PAGE.with_name(PICTURES[name][0]).write_text(drawn)
-            elif name in results:
-                print(f"{PICTURES[name][0]} was not drawn: no C compiler; the old one stays")
+        file.write_text(page(results, file))
+        # from the page, whose figures are rounded: `benchmarks.pictures` draws the same
+        for picture, text in drawn(file).items():
+            if text:
+                DOCS.joinpath(picture).write_text(text)
+            else:
+                print(f"{picture} was not drawn: no C compiler; the old one stays")
     else:
         print(summary([r for result in results.values() for r in result["records"]]))
 

@@ -299,17 +299,17 @@ MARKS = {  # colour and dashes of a curve
 }
 
 
-def recorded() -> list[dict[str, Any]]:
-    """The records of the picture, from the tables in docs/benchmarks.md."""
-    page = (charts.DOCS / "benchmarks.md").read_text()
-    logs = re.findall("### cache misses, (.*)", page)
+def recorded(page: str) -> list[dict[str, Any]]:
+    """The records of the picture, from the tables in a page of docs/."""
+    text = (charts.DOCS / page).read_text()
+    logs = re.findall("### cache misses, (.*)", text)
     return [
         {
             "log": log,
             "sizes": list(SHARES),
             "curves": {name: [float(rate[:-2]) / 100 for rate in rates] for name, *rates in rows},
         }
-        for log, rows in zip(logs, charts.rows_of("benchmarks.md", "| rows missed, cache of |"))
+        for log, rows in zip(logs, charts.rows_of(page, "| rows missed, cache of |"))
     ]
 
 

@@ -1,4 +1,5 @@
-"""How long is a training step of a DLRM? Against torch MLPs + FBGEMM CPU, on the same batches.
+"""How long is a training step of a DLRM? Against torch MLPs (as they are, and
+compiled) + FBGEMM CPU, on the same batches.
 
 A step is forward, loss, backward, row-wise AdaGrad on 26 tables and SGD on the MLPs, B = 2048. Row
 numbers follow a scrambled Zipf law (1.2), four batches take turns. Memory is the peak resident size
@@ -8,6 +9,7 @@ once it is touched), FBGEMM's are allocated whole.
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -18,8 +20,10 @@ from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, clicks
 
 # Models by name.
 MODELS = {model.name: model for model in (KAGGLE, MLPERF, SMALL)}
-# Name of the rival.
+# Name of the rival, its MLPs run eagerly.
 RIVAL = "torch MLPs + FBGEMM CPU TBE"
+# The same with MLPs that `torch.compile` has compiled, which takes a C++ compiler.
+COMPILED = "torch compiled MLPs + FBGEMM CPU TBE"
 # Batches that take turns.
 BATCHES = 4
 
@@ -58,16 +62,17 @@ def step(model: Model, options: argparse.Namespace) -> dict[str, Any]:
     contenders = [Contender("neocpu", "ours", neocpu_dlrm.step, n, ours.threads) for n in THREADS]
     with_rival = not options.no_rivals and rivals.have("torch", "fbgemm_gpu")
     if with_rival:
-        torch_dlrm = rivals.TorchDlrm(model, batches)
-        contenders += [
-            Contender(RIVAL, "rival", torch_dlrm.step, n, rivals.threads) for n in THREADS
-        ]
+        for name in (RIVAL, COMPILED) if shutil.which("g++") else (RIVAL,):
+            torch_dlrm = rivals.TorchDlrm(model, batches, compiled=name == COMPILED)
+            contenders += [
+                Contender(name, "rival", torch_dlrm.step, n, rivals.threads) for n in THREADS
+            ]
     measure(contenders, options.rounds, warmup=3)
     record = summarise(
         f"training step, {model.name}",
         model.describe(),
         contenders,
-        None if options.quick else {RIVAL: 1.5},
+        None if options.quick else {RIVAL: 1.5, COMPILED: 1.5},
     )
     speeds = [
         f"{c.name} {c.threads} threads {model.samples / c.median:,.0f} samples/s"

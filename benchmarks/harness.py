@@ -19,6 +19,7 @@ import platform
 import resource
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -228,7 +229,9 @@ def table(record: dict[str, Any]) -> str:
     ]
     rows.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
     shape = shape_text(record["shape"])
-    notes = [f"\n{note}" for note in record.get("notes", [])]
+    notes = [
+        f"\n{textwrap.fill(note, 100, break_on_hyphens=False)}" for note in record.get("notes", [])
+    ]
     return "\n".join(
         [f"### {record['case']}", "", f"{shape}; {record['rounds']} rounds", "", *rows, *notes, ""]
     )
@@ -274,6 +277,7 @@ def machine() -> dict[str, Any]:
     """The machine that was measured, and its load before the start."""
     huge_pages = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "processor": processor(),
         "cores": CORES,
         "huge_pages": huge_pages.read_text().strip() if huge_pages.exists() else "unknown",

@@ -9,7 +9,9 @@
 #define LANES 16
 #define BLOCKS (D / LANES)
 #define FAR 48  /* lookups ahead that a row is asked into the second-level cache */
-#define NEAR 4  /* ... into the first */
+#ifndef NEAR
+#define NEAR 4  /* ... into the first; limits.py says how many suit this processor */
+#endif
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef double vec8 __attribute__((vector_size(64)));
 typedef float half __attribute__((vector_size(32), aligned(4), may_alias));

@@ -47,10 +47,12 @@ def library(dim: int) -> ctypes.CDLL | None:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or dim % 16:
         return None
+    from neocpu.kernels.simd.ahead import NEAR
+
     folder = tempfile.mkdtemp(prefix="neocpu-limits-")
     target = Path(folder) / f"limits{dim}.so"
     built = subprocess.run(
-        [compiler, *FLAGS, f"-DD={dim}", str(SOURCE), "-o", str(target), "-lm"],
+        [compiler, *FLAGS, f"-DD={dim}", f"-DNEAR={NEAR}", str(SOURCE), "-o", str(target), "-lm"],
         capture_output=True,
         text=True,
     )

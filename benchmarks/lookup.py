@@ -30,11 +30,13 @@ CASES = (
     ("lookup, Zipf 1.2", replace(HEADLINE, zipf=1.2), 4),
     ("lookup, D 16", replace(HEADLINE, dim=16), 4),
     ("lookup, D 64", replace(HEADLINE, dim=64), 4),
+    ("lookup, D 64, Zipf 1.05", replace(HEADLINE, dim=64, zipf=1.05), 4),
     ("lookup, T 1", replace(HEADLINE, tables=1, samples=16384), 4),
     ("lookup, T 128", replace(HEADLINE, tables=128, samples=128, rows=25_000), 4),
     ("lookup, L 1", replace(HEADLINE, length=1, samples=8192), 4),
     ("lookup, L 100", replace(HEADLINE, length=100, samples=128), 4),
     ("lookup, D 256", replace(HEADLINE, dim=256, rows=50_000), 4),
+    ("lookup, D 256, Zipf 1.05", replace(HEADLINE, dim=256, rows=50_000, zipf=1.05), 4),
 )
 # Name, shape and format of rows that are not fp32.
 NARROW = tuple(

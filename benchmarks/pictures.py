@@ -5,16 +5,16 @@ python -m benchmarks.pictures     # nothing is measured
 
 import argparse
 
-from benchmarks import cache, kind_quality, roofline
+from benchmarks import kind_quality
+from benchmarks.all import MAKERS, drawn
 from benchmarks.charts import DOCS
 
 
 def pictures() -> dict[str, str]:
     """File of docs/ -> what it holds."""
     return {
-        "cache-misses.svg": cache.picture(cache.recorded()),
         "kind-quality.svg": kind_quality.picture(kind_quality.recorded()),
-        "roofline.svg": roofline.picture(roofline.recorded()),
+        **{file: text for page in MAKERS.values() for file, text in drawn(DOCS / page).items()},
     }
 
 

@@ -161,9 +161,11 @@ def _mlp(sizes: tuple[int, ...], inputs: int, last_relu: bool) -> Any:
 
 
 class TorchDlrm:
-    """A DLRM of torch MLPs and FBGEMM's fused embedding, torch's fastest on a CPU."""
+    """A DLRM of torch MLPs, compiled by `torch.compile` or not, and FBGEMM's fused embedding,
+    torch's fastest on a CPU.
+    """
 
-    def __init__(self, model: Model, batches: list[Sample]) -> None:
+    def __init__(self, model: Model, batches: list[Sample], compiled: bool = False) -> None:
         import torch
 
         self._torch = torch
@@ -171,6 +173,9 @@ class TorchDlrm:
         torch.manual_seed(0)
         self._bottom = _mlp(model.bottom, 13, True)
         self._top = _mlp(model.top, model.interactions, False)
+        if compiled:
+            self._bottom.compile()
+            self._top.compile()
         self._tbe = fbgemm(model.rows, model.dim)
         self._optimizer = torch.optim.SGD(
             [*self._bottom.parameters(), *self._top.parameters()], lr=0.1

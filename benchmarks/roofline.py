@@ -3,7 +3,7 @@
 The roof: memory read in order by all cores, and fused multiply-adds of fp32 vectors from registers,
 both in C. A kernel's bytes are those that it must move between memory and cores (rows, gradients,
 activations, each once), its flops those of the formula, exactness not counted. `benchmarks.all
---write` draws docs/roofline.svg from this.
+--write` draws a picture of docs/ from this.
 """
 
 import argparse
@@ -126,10 +126,10 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [record | {"notes": ["; ".join(lines) + "."]}]
 
 
-def recorded() -> list[dict[str, Any]]:
-    """The record of the picture, from the figures in docs/benchmarks.md."""
-    page = (charts.DOCS / "benchmarks.md").read_text()
-    text = page.partition("### roofline")[2].partition("\n## ")[0].replace("\n", " ")
+def recorded(page: str) -> list[dict[str, Any]]:
+    """The record of the picture, from the figures in a page of docs/."""
+    text = (charts.DOCS / page).read_text()
+    text = text.partition("### roofline")[2].partition("\n## ")[0].replace("\n", " ")
     figures = re.findall(r"(?:; |\|  )([a-zA-Z0-9 ,-]+?) ([0-9.]+) GFLOP/s, ([0-9.]+) GB/s", text)
     points = [
         {"name": name, "gflops": float(gflops), "gbytes": float(gbytes)}

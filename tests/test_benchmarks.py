@@ -149,7 +149,8 @@ def test_the_page_lists_every_aim() -> None:
         {"them": 1.5},
     )
     page = everything.page(
-        {"lookup": {"machine": machine(), "versions": versions(), "records": [record]}}
+        {"lookup": {"machine": machine(), "versions": versions(), "records": [record]}},
+        everything.page_of("AMD EPYC"),
     )
     assert "| a case | them | 1.5x | 2.00x (2.00 to 2.00), reached |" in page
     assert "benchmarks.lookup" in page

@@ -106,7 +106,7 @@ show("11_operator")
 # ``neocpu/kernels/rows/pooling.py`` and ``neocpu/kernels/simd/bags.py``, test
 # ``tests/test_plain.py`` (all three, to the bit) and ``tests/test_lookup.py``. The ladders of five
 # kernels, beside C and the machine's limits: ``benchmarks/ladder.py``, measured in
-# ``docs/benchmarks.md``.
+# ``docs/benchmarks-amd.md``.
 #
 # **Exercise.** Draw the rows from Criteo's skew (lesson 4) instead: which rung gains most, and why?
 # Then multiply one row by 1e30 and time the bags again: what do bags cost that fp64 cannot add?
