@@ -58,9 +58,10 @@ def resume(out: Path, comm: Comm, schemes: list[str]) -> tuple[str, str, list[st
     """What a run goes on from: the file, the digest of the world, and what was said."""
     lines: list[str] = []
     world = make(comm, schemes, SETS, learnt=False)
-    resumed = checkpoint.resume(out, world, split="train", tell=lines.append)
-    assert resumed is not None
-    return resumed[0].name, digest(world, resumed[1]), lines
+    path = checkpoint.sound_for(out, world, lines.append)
+    assert path is not None
+    step = checkpoint.load(path, world, split="train", tell=lines.append, warn=lines.append)
+    return path.name, digest(world, step), lines
 
 
 def digests(out: Path) -> list[str]:

@@ -219,8 +219,8 @@ class File:
             # HDF5 refuses a file that is open in the process with other flags of locking, as users'
             # h5py has them; an image in memory has nothing to do with the file.
             in_memory = self._status.st_size <= LARGEST_IMAGE
-            how = {"driver": "core", "backing_store": False} if in_memory else {"locking": False}
-            self._h5 = h5py.File(self.path, "r", **how)
+            how = {"driver": "core", "backing_store": False} if in_memory else {}
+            self._h5 = h5py.File(self.path, "r", locking=False, **how)
             objects = walk(self._h5, self._status.st_size)
         except (NotAcceptable, *PROBLEMS) as error:
             raise self.damaged(one_line(error)) from error
