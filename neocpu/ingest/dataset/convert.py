@@ -263,9 +263,9 @@ def _keep_counts(
         }
 
 
-def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWriter:
-    """The writer of a dataset with the columns of a schema."""
-    features = [
+def feature_columns(schema: Schema) -> list[FeatureColumn]:
+    """The categorical columns of a schema, as datasets have them."""
+    return [
         FeatureColumn(
             name=field.name,
             dtype=field.dtype,
@@ -275,6 +275,10 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
         )
         for field in schema.categories
     ]
+
+
+def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWriter:
+    """The writer of a dataset with the columns of a schema."""
     attributes = {
         **schema.extra,
         "log": schema.name,
@@ -283,7 +287,7 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
     writer = DatasetWriter(
         target,
         [field.name for field in schema.dense],
-        features,
+        feature_columns(schema),
         attributes=attributes,
         compress=options.compress,
         labelled=schema.label is not None,

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.types import Elements
-from neocpu.ingest.dataset.convert import Faults
+from neocpu.ingest.dataset.convert import Faults, feature_columns
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.file import Samples
-from neocpu.ingest.dataset_layout import FeatureColumn, take_bags
+from neocpu.ingest.dataset_layout import take_bags
 from neocpu.ingest.formats.parsed import Parsed, joined
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import RowBlock, Source, open_source
@@ -222,16 +222,7 @@ class RawDataset(Dataset):
         self.more_labels = [name for name in log.more if name in names]
         self.schema = None if schema.tree is None else dict(schema.tree)
         self.vocabularies = {}
-        self.features = {
-            field.name: FeatureColumn(
-                name=field.name,
-                dtype=field.dtype,
-                hotness=int(not field.is_list),
-                weighted=field.weighted,
-                kind=field.description,
-            )
-            for field in schema.categories
-        }
+        self.features = {column.name: column for column in feature_columns(schema)}
         self.skipped = [index.skipped for index in log.files]
         self.invalid = [{} for _ in log.files]
         self.extreme = [{} for _ in log.files]

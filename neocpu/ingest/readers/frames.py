@@ -1,6 +1,6 @@
 """How do readers, their master and trainers talk? In frames on TCP connections.
 
-    8 bytes      sizes of the two parts, u32 each
+    16 bytes     sizes of the two parts, u64 each
     JSON         a note, and the dtypes and shapes of arrays
     arrays       their bytes, one after the other, each begun at a multiple of 64
 
@@ -12,7 +12,8 @@ import hmac
 import json
 import socket
 import struct
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -114,6 +115,47 @@ def connect(addresses: Sequence[Address], token: str) -> socket.socket:
     raise ConnectionError(
         f"no connection to {', '.join(f'{host}:{port}' for host, port in addresses)}"
     )
+
+
+class Connections:
+    """Who comes to a listener and knows the token: each is served by a thread, until `close`."""
+
+    def __init__(
+        self, listener: socket.socket, token: str, serve: Callable[[socket.socket], None]
+    ) -> None:
+        self._listener = listener
+        self._token = token
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self._closed = False
+        threading.Thread(target=self._accept, name="readers", daemon=True).start()
+
+    def add(self, connection: socket.socket) -> None:
+        """Take in a connection that ends with the others."""
+        with self._lock:
+            self._open.append(connection)
+            closed = self._closed
+        if closed:
+            end(connection)
+
+    def close(self) -> None:
+        """Listen no more; every connection ends."""
+        with self._lock:
+            self._closed = True
+            connections = [self._listener, *self._open]
+        for connection in connections:
+            end(connection)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection = accept(self._listener, self._token)
+                if connection is not None:
+                    self.add(connection)
+                    threading.Thread(
+                        target=self._serve, args=(connection,), name="readers", daemon=True
+                    ).start()
 
 
 def accept(listener: socket.socket, token: str) -> socket.socket | None:

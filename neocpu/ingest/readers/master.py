@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from neocpu.core.types import JsonObject
-from neocpu.ingest.readers.frames import accept, end, receive, send
+from neocpu.ingest.readers.frames import Connections, receive, send
 from neocpu.ingest.readers.pieces import Split
 
 
@@ -60,8 +60,6 @@ class Master:
         ahead: int,
         slow_after: float,
     ) -> None:
-        self._listener = listener
-        self._token = token
         self._splits = splits
         self._expected, trainers = sizes
         self._ahead = ahead
@@ -71,24 +69,21 @@ class Master:
         self._changed = threading.Condition()
         self._taken = dict.fromkeys(range(trainers), -1)  # newest split that each trainer took
         self._trainers: list[socket.socket] = []
-        self._connections: list[socket.socket] = []
         self._waiting: list[Split] = []
         self._out: dict[int, _Out] = {}
         self._log: list[JsonObject] = []  # files that became known with splits, in their order
         self._said: JsonObject | None = None  # what ends the run, for trainers that come later
         self._all_cut = False
         self._closed = False
-        for target in (self._accept, self._cut):
-            threading.Thread(target=target, name="splits", daemon=True).start()
+        self._connections = Connections(listener, token, self._greet)
+        threading.Thread(target=self._cut, name="splits", daemon=True).start()
 
     def close(self) -> None:
         """Hand out no more; every connection ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            connections = [self._listener, *self._connections]
-        for connection in connections:
-            end(connection)
+        self._connections.close()
 
     # ---- splits ----
 
@@ -149,20 +144,6 @@ class Master:
         return min(late, key=lambda out: out.split.number, default=None)
 
     # ---- connections ----
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection = accept(self._listener, self._token)
-                if connection is None:
-                    continue
-                with self._changed:
-                    self._connections.append(connection)
-                    if self._closed:
-                        end(connection)
-                threading.Thread(
-                    target=self._greet, args=(connection,), name="splits", daemon=True
-                ).start()
 
     def _greet(self, connection: socket.socket) -> None:
         frame = receive(connection)

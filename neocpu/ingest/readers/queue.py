@@ -11,7 +11,7 @@ from neocpu.core.errors import DataError
 from neocpu.core.trees import rank_samples
 from neocpu.core.types import JsonObject
 from neocpu.ingest.loader import Batch, BatchShare, distinct
-from neocpu.ingest.readers.frames import Address, Frame, accept, connect, end, receive, send
+from neocpu.ingest.readers.frames import Address, Connections, Frame, connect, receive, send
 from neocpu.ingest.readers.pieces import joined, unpacked
 from neocpu.tables.specs.feature_groups import Groups
 
@@ -48,7 +48,6 @@ class BatchQueue:
         keys: tuple[str, ...],
         groups: Groups,
     ) -> None:
-        self._listener = listener
         self._token = token
         self._share = share
         self._keys = keys
@@ -56,17 +55,15 @@ class BatchQueue:
         self.counts = QueueCounts()
         self._changed = threading.Condition()
         self._frames: dict[int, Frame] = {}
-        self._closed = False
         self._next = 0  # split that is taken next
         self._word: JsonObject = {}  # of the master: the number of splits, or an error
         self._master: socket.socket | None = None
-        self._connections: list[socket.socket] = []
-        threading.Thread(target=self._accept, name="batches", daemon=True).start()
+        self._connections = Connections(listener, token, self._receive)
 
     def follow(self, master: Sequence[Address]) -> None:
         """Hear from the master how the run ends, and tell it how far it is."""
         self._master = connect(master, self._token)
-        self._connections.append(self._master)
+        self._connections.add(self._master)
         self._tell(-1)
         threading.Thread(target=self._hear, name="batches", daemon=True).start()
 
@@ -91,11 +88,7 @@ class BatchQueue:
 
     def close(self) -> None:
         """Take no more."""
-        with self._changed:
-            self._closed = True
-            connections = [self._listener, *self._connections]
-        for connection in connections:
-            end(connection)
+        self._connections.close()
 
     def _take(self) -> Frame | None:
         """The pieces of the next split; None behind the last one."""
@@ -131,20 +124,6 @@ class BatchQueue:
             send(self._master, {"trainer": self._share.rank, "taken": number})
 
     # ---- threads ----
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection = accept(self._listener, self._token)
-                if connection is None:
-                    continue
-                with self._changed:
-                    self._connections.append(connection)
-                    if self._closed:
-                        end(connection)
-                threading.Thread(
-                    target=self._receive, args=(connection,), name="batches", daemon=True
-                ).start()
 
     def _receive(self, connection: socket.socket) -> None:
         """Queue what a reader sends; what another one has sent before is dropped."""
