@@ -1,9 +1,10 @@
 """Which planner finds the cheapest plan? Ours against heuristics, learned ones and TorchRec's.
 
-100 tasks (`planner_tasks.py`) on the machine zionex, every plan priced by the same cost model. A
-planner's plan that does not fit a rank's memory counts as infeasible, as does none. Columns: mean
-and worst price as a multiple of search's, on how many tasks it is better than search, infeasible
-tasks, above the lower bound, processor seconds to plan.
+100 tasks (`planner_tasks.py`) on the machine zionex, every plan priced by the same cost model
+(--cost-model, which guides the planners too). A planner's plan that does not fit a rank's memory
+counts as infeasible, as does none. Columns: mean, geometric mean and worst price as a multiple of
+search's, on how many tasks it is better than search, infeasible tasks, above the lower bound,
+processor seconds to plan.
 
     neocpu calibrate --learned --machine zionex         once: the learned planners' networks
     python -m benchmarks.planners --json planners.json
@@ -32,24 +33,28 @@ from neocpu.core.errors import PlanError
 from neocpu.parallel.sharding.plan import AUTO, Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import StepSeconds, loads_of, step_seconds
+from neocpu.plan.cost.models import COST_MODELS
+from neocpu.plan.cost.seconds import CostModel, loads_of, step_seconds
 from neocpu.plan.cost.work import TableArrays, rectangles_of
 from neocpu.plan.learned import plans, store
+from neocpu.plan.machines.machine import Machine
 from neocpu.plan.machines.machine_file import load
 from neocpu.plan.search.counted import greedy
-from neocpu.plan.search.options import bytes_of, with_variants
 from neocpu.plan.search.partition import PARTITIONERS, Packing, fits
 from neocpu.plan.search.planners import planner_of
 from neocpu.plan.search.search import plan_tables
+from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity
 
 MACHINE = "zionex"
 # Pieces x ranks above which the byte-counting planner, whose time grows with it, is not asked.
 GREEDY_LIMIT = 40_000
 STRIDE = 0.618
+LEARNED = ("neuroshard", "autoshard")
 HEADER = (
     "planner",
     "mean / search",
+    "geometric",
     "worst / search",
     "better than search",
     "infeasible",
@@ -66,7 +71,8 @@ class Setting:
 
     task: PlannerTask
     layout: Layout
-    model: StepSeconds
+    model: CostModel
+    machine: Machine
     capacity: Capacity
     networks: store.Networks | None
     patience: int
@@ -95,10 +101,10 @@ def whole_tables(name: str, setting: Setting) -> Plan:
 
     each = rectangles_of(on([0] * len(tables)))
     sizes = priced_bytes(setting, on([0] * len(tables)))
-    room = setting.capacity.limits
+    room = limits_of(setting)
     if name in heuristics.HEURISTICS:
         arrays = TableArrays.of(tables, setting.task.work)
-        placed = heuristics.place(name, arrays, sizes[:, 0], ranks, float(room[0]))
+        placed = heuristics.place(name, arrays, sizes[:, 0], ranks, float(room[0, 0]))
     else:
         packing = Packing(
             seconds=setting.model.seconds(each),
@@ -106,11 +112,18 @@ def whole_tables(name: str, setting: Setting) -> Plan:
             rank_seconds=np.zeros((ranks, len(setting.model.phases))),
             rank_bytes=np.zeros((ranks, sizes.shape[1])),
             limits=room,
+            slowness=np.ones(ranks),
         )
         placed = PARTITIONERS[name](packing)
     if placed is None:
         raise PlanError("a table found no room")
     return on(placed.tolist())
+
+
+def limits_of(setting: Setting) -> Any:
+    """Bytes of each rank's memories, f64[ranks, 4]."""
+    task = setting.task
+    return rank_limits(setting.capacity, task.tables, task.work, setting.layout.ranks)
 
 
 def priced_bytes(setting: Setting, plan: Plan) -> Any:
@@ -128,7 +141,7 @@ def price(setting: Setting, plan: Plan) -> float:
     each = priced_bytes(setting, plan)
     size = np.zeros((setting.layout.ranks, each.shape[1]))
     np.add.at(size, rectangles.rank, each)
-    if not fits(size, setting.capacity.limits):
+    if not fits(size, limits_of(setting)):
         return float("inf")
     return step_seconds(setting.model, loads_of(setting.model, rectangles, setting.layout.ranks))
 
@@ -143,11 +156,9 @@ def alone(propose: plans.Propose, setting: Setting) -> Plan:
 
 
 def whole_planner(name: str, setting: Setting) -> Plan:
-    """A planner of `parallel.planner`."""
+    """A learned planner of `parallel.planner`."""
     planner = planner_of(name)
-    if name in ("neuroshard", "autoshard"):
-        return planner(*setting.arguments, networks=setting.networks).plan
-    return planner(*setting.arguments).plan
+    return planner(*setting.arguments, networks=setting.networks).plan
 
 
 def by_bytes(setting: Setting) -> Plan:
@@ -164,7 +175,7 @@ def torchrec(setting: Setting) -> Plan:
     from benchmarks.planner_torchrec import torchrec_plan
 
     with limited(setting.patience):
-        return torchrec_plan(setting.task, setting.model.machine, setting.capacity.hbm)
+        return torchrec_plan(setting.task, setting.machine, setting.capacity.hbm)
 
 
 @contextmanager
@@ -184,8 +195,8 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def contestants(with_rivals: bool) -> dict[str, Contestant]:
-    """All planners, search first."""
-    field: dict[str, Contestant] = {"search": partial(whole_planner, "search")}
+    """All planners but the search."""
+    field: dict[str, Contestant] = {}
     field["neuroshard"] = partial(whole_planner, "neuroshard")
     field["autoshard"] = partial(whole_planner, "autoshard")
     field["neuroshard alone"] = partial(alone, plans.beam_search)
@@ -202,7 +213,10 @@ def contestants(with_rivals: bool) -> dict[str, Contestant]:
 def compete(setting: Setting, field: dict[str, Contestant]) -> dict[str, Any]:
     """Seconds of every contestant's plan, and of its planning; None where it has no plan."""
     fixed = setting.model.fixed_seconds
-    results: dict[str, Any] = {}
+    begin = time.process_time()
+    answer = plan_tables(*setting.arguments)
+    spent = time.process_time() - begin
+    results: dict[str, Any] = {"search": {"seconds": answer.seconds - fixed, "planning": spent}}
     for name, contestant in field.items():
         begin = time.process_time()
         plan = None
@@ -219,7 +233,7 @@ def compete(setting: Setting, field: dict[str, Contestant]) -> dict[str, Any]:
             results[name] = {"seconds": seconds - fixed, "planning": spent}
         else:
             results[name] = {"seconds": None, "planning": spent, "why": why or "memory"}
-    bound = plan_tables(*setting.arguments).bound - fixed
+    bound = answer.bound - fixed
     return {"task": setting.task.name, "bound": bound, "results": results}
 
 
@@ -244,6 +258,7 @@ def summary(records: list[dict[str, Any]]) -> str:
         cells = [
             name,
             f"{ratios.mean():.3f}",
+            f"{np.exp(np.log(ratios).mean()):.3f}",
             f"{ratios.max():.2f}",
             str(int((ratios < 1 - 1e-9).sum())),
             str(sum(row.get("why") == "memory" for row in rows)),
@@ -266,14 +281,17 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="planners beside search, by name")
     parser.add_argument("--patience", type=int, default=60, help="seconds that TorchRec may plan")
     parser.add_argument("--networks", type=Path, help="of zionex, if not in their usual place")
+    parser.add_argument("--cost-model", default="neo", choices=COST_MODELS)
     parser.add_argument("--json", type=Path, help="records, added to those of tasks done before")
     options = parser.parse_args()
     machine = load(MACHINE)
     capacity = Capacity(hbm=Capacity.of_machine(machine).hbm, memories=("hbm",))
-    networks = store.load(options.networks or store.networks_path(MACHINE), MACHINE)
     field = contestants(not options.no_rivals)
     if options.only is not None:
-        field = {name: field[name] for name in ("search", *options.only)}
+        field = {name: field[name] for name in options.only}
+    networks = None
+    if any(name.startswith(LEARNED) for name in field):
+        networks = store.load(options.networks or store.networks_path(MACHINE), MACHINE)
     logging.disable(logging.WARNING)  # TorchRec's, on every table
     records: list[dict[str, Any]] = []
     if options.json and options.json.exists():
@@ -288,7 +306,8 @@ def main() -> int:
         setting = Setting(
             task=task,
             layout=layout,
-            model=StepSeconds(machine, task.tables, task.work, layout),
+            model=COST_MODELS[options.cost_model](machine, task.tables, task.work, layout),
+            machine=machine,
             capacity=capacity,
             networks=networks,
             patience=options.patience,

@@ -37,6 +37,7 @@ from neocpu.plan.search.options import options_of
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.prices import cheapest
 from neocpu.plan.search.search import plan_tables
+from neocpu.plan.tiers.limits import rank_limits
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 
@@ -79,8 +80,9 @@ def plan(tables: int, ranks: int, planner: str) -> dict[str, Any]:
         cost = options.seconds.sum(axis=1)
         if choice_of == "table_wise":
             cost = np.where((options.home == 0) & (options.parts == 1), cost, np.inf)
-        laid = lay(options, layout, capacity.limits, cheapest(options, cost))
-        draft = laid and build(options, layout, capacity.limits, laid, PARTITIONERS[partitioner])
+        limits = rank_limits(capacity, specs, work, ranks)
+        laid = lay(options, layout, limits, cheapest(options, cost))
+        draft = laid and build(options, layout, limits, laid, PARTITIONERS[partitioner])
         if draft is None:
             return {"planner": planner, "step_s": None}
         step = model.fixed_seconds + draft.value
@@ -95,7 +97,7 @@ def plan(tables: int, ranks: int, planner: str) -> dict[str, Any]:
         "step_s": step,
     }
     if planner != "search":
-        bound = model.fixed_seconds + bounded(options, layout, capacity.limits).seconds
+        bound = model.fixed_seconds + bounded(options, layout, limits).seconds
         above = step / bound - 1.0
     return record | {"above_bound": above}
 

@@ -27,7 +27,7 @@ from neocpu.plan.search.options import Options
 def fewest_seconds(options: Options, layout: Layout, limits: Floats, gap: float = 1e-6) -> float:
     """Seconds of the best plan of these candidates, beside what is fixed.
 
-    limits : f64[memories] of a rank. gap : relative, at which the solver may stop. Infinite where
+    limits : f64[ranks, memories]. gap : relative, at which the solver may stop. Infinite where
     nothing fits. Raises RuntimeError where the solver gave up.
     """
     program = _Program(options, layout, limits)
@@ -82,7 +82,7 @@ class _Program:
 
         def placed(pieces: Any, ranks: Any) -> int:
             load = np.zeros((self.ranks, self.phases))
-            size = np.zeros((self.ranks, self.limits.size))
+            size = np.zeros(self.limits.shape)
             np.add.at(load, ranks, options.piece_seconds[pieces])
             np.add.at(size, ranks, options.piece_bytes[pieces])
             return self._column(load, size)
@@ -135,9 +135,9 @@ class _Program:
                 row[phase] = 1.0
                 row[binaries:chosen] = -loads[:, rank, phase] / self.crowding
                 add(row, 0.0, np.inf)
-            for memory in np.flatnonzero(np.isfinite(self.limits)).tolist():
+            for memory in np.flatnonzero(np.isfinite(self.limits[rank])).tolist():
                 row = np.zeros(self._size)
-                row[binaries:chosen] = sizes[:, rank, memory] / self.limits[memory]
+                row[binaries:chosen] = sizes[:, rank, memory] / self.limits[rank, memory]
                 add(row, -np.inf, 1.0)
         for phase in range(self.phases):
             row = np.zeros(self._size)

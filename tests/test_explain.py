@@ -26,7 +26,8 @@ from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.search.resources import bounding
 from neocpu.plan.search.trials import Trials, is_same, of_answer
 from neocpu.plan.show.explain import Explainer
-from neocpu.plan.show.plan_svg import plan_svg, traffic_matrix
+from neocpu.plan.show.heat_svg import Scale, traffic_matrix
+from neocpu.plan.show.plan_svg import plan_svg
 from neocpu.plan.show.remedies import missing_bytes, remedies, remedy_lines
 from neocpu.plan.show.turning import turning_points
 from neocpu.tables.specs.specs import TableSpec
@@ -216,15 +217,21 @@ def elements(text: str, kind: str) -> Iterator[ElementTree.Element]:
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 128])
-def test_the_picture_is_whole(ranks: int) -> None:
+@pytest.mark.parametrize("compared", [False, True])
+def test_the_picture_is_whole(ranks: int, compared: bool) -> None:
     question = replace(QUESTION, layout=Layout(ranks, min(ranks, 2)))
     answer = question.answer()
-    text = plan_svg(question, answer, "a <model> & more", 16)
+    present = replace(question, spec="table_wise").answer() if compared else None
+    text = plan_svg(question, answer, "a <model> & more", 16, present)
     assert next(elements(text, "title")).text == f"a <model> & more on {ranks} ranks of toy"
     assert "What bounds it" in (next(elements(text, "desc")).text or "")
     words = [element.text for element in elements(text, "text")]
     kind = "rank" if ranks <= 64 else "node"
-    assert kind in words and f"to {kind}" in words and "what bounds a step" in words
+    assert kind in words and f"to {kind}" in words
+    assert ("what bounds a step" in words) is not compared
+    assert any(word.endswith("under the plan in use") for word in words if word) is compared
+    if present is not None:
+        assert f"in use: {seconds_text(present.seconds)}" in words
     assert "<script" not in text and "href" not in text
     for box in elements(text, "rect"):
         assert float(box.attrib["width"]) >= 0 and float(box.attrib["height"]) >= 0
@@ -243,6 +250,14 @@ def test_the_picture_is_whole(ranks: int) -> None:
 def test_traffic_is_that_of_a_step() -> None:
     matrix = traffic_matrix(ANSWER, 1)
     assert matrix.shape == (4, 4) and (matrix >= 0).all() and matrix.sum() > 0
+
+
+def test_shades_go_from_the_least_that_is_sent_to_the_most() -> None:
+    scale = Scale([np.array([[0.0, 5.0], [7.0, 0.0]]), np.array([[0.0, 9.0], [6.0, 0.0]])])
+    assert scale.shade(5.0) == svg.shade(0.0) and scale.shade(9.0) == svg.shade(1.0)
+    assert scale.shade(7.0) == svg.shade(0.5) and scale.at(0.5) == 7.0
+    assert Scale([np.zeros((2, 2))]).most == 0.0
+    assert Scale([np.full((2, 2), 3.0)]).shade(3.0) == svg.shade(1.0)
 
 
 def test_ticks_are_round_and_reach_the_top() -> None:

@@ -17,7 +17,8 @@ def packing(
         bytes=np.array(sizes or [1.0] * len(weights), float).reshape(-1, 1),
         rank_seconds=np.zeros((ranks, 1)),
         rank_bytes=np.zeros((ranks, 1)),
-        limits=np.array([limit]),
+        limits=np.full((ranks, 1), limit),
+        slowness=np.ones(ranks),
     )
 
 
@@ -39,7 +40,9 @@ def test_every_item_is_placed_and_fits(name: str, data: st.DataObject) -> None:
         bytes=rng.exponential(size=(count, 2)),
         rank_seconds=rng.exponential(size=(ranks, 3)),
         rank_bytes=rng.exponential(size=(ranks, 2)),
-        limits=np.array([data.draw(st.sampled_from((3.0, 5.0, 20.0))), np.inf]),
+        # ranks are unequal, and some have no room at all
+        limits=rng.choice([0.5, 3.0, 5.0, 20.0, np.inf], (ranks, 2)),
+        slowness=rng.choice([1.0, 2.0], ranks),
     )
     placed = PARTITIONERS[name](items)
     if placed is None:
@@ -119,4 +122,4 @@ def test_what_differencing_puts_on_a_full_rank_moves() -> None:
     placed = PARTITIONERS["karmarkar_karp"](items)
     assert placed is not None
     assert fits(loads(items, placed)[1], items.limits)
-    assert PARTITIONERS["karmarkar_karp"](items._replace(limits=np.array([4.5]))) is None
+    assert PARTITIONERS["karmarkar_karp"](items._replace(limits=np.full((2, 1), 4.5))) is None

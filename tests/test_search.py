@@ -31,6 +31,7 @@ from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.pricing import answer_of_plan
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.search.trials import Trials
+from neocpu.plan.tiers.limits import rank_limits
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.plans import make_plan
@@ -109,10 +110,11 @@ def test_never_worse_than_any_heuristic(shapes: Shapes, layout: Layout, name: st
     for plan in heuristics[:2]:
         assert best <= answer_of_plan(plan, layout, model, work).seconds * ROUNDING
     options = options_of(tables, ["table_wise"] * len(tables), layout, model, work, Capacity())
-    laid = lay(options, layout, Capacity().limits, options.start[:-1])
+    limits = rank_limits(Capacity(), tables, work, layout.ranks)
+    laid = lay(options, layout, limits, options.start[:-1])
     assert laid is not None
     for partitioner in PARTITIONERS.values():
-        draft = build(options, layout, Capacity().limits, laid, partitioner)
+        draft = build(options, layout, limits, laid, partitioner)
         assert draft is not None
         assert best <= (model.fixed_seconds + draft.value) * ROUNDING
 
@@ -135,8 +137,8 @@ def every_plan(options: Options, layout: Layout, limits: np.ndarray) -> float:
                 spreads = [tuple(spread(options, candidate, node, layout)) for node in nodes]
             for ranks, pieces in spreads:
                 load = np.zeros((layout.ranks, options.piece_seconds.shape[1]))
-                size = np.zeros((layout.ranks, limits.size))
-                np.add.at(load, ranks, options.piece_seconds[pieces])
+                size = np.zeros(limits.shape)
+                np.add.at(load, ranks, options.seconds_on(ranks, pieces))
                 np.add.at(size, ranks, options.piece_bytes[pieces])
                 of_table.append((load, size))
         ways.append(of_table)
@@ -166,7 +168,7 @@ def test_the_bound_holds_and_the_search_comes_close_in_small_cases(
     model, tables, work = model_of(shapes, layout)
     model.crowding = crowding  # ranks for each core
     options = options_of(tables, ["auto"] * len(tables), layout, model, work, Capacity())
-    limits = Capacity().limits
+    limits = rank_limits(Capacity(), tables, work, layout.ranks)
     exact = every_plan(options, layout, limits)
     answer = plan_tables(tables, "auto", layout, model, work)
     found = answer.seconds - model.fixed_seconds
@@ -194,8 +196,9 @@ def test_the_solver_agrees(shapes: Shapes, layout: Layout, room: float) -> None:
     hbm = int(total / layout.ranks * room)
     capacity = Capacity(hbm=hbm, memories=("hbm", "ddr"), placements=("auto",))
     options = options_of(tables, ["auto"] * len(tables), layout, model, work, capacity)
-    exact = fewest_seconds(options, layout, capacity.limits, gap=1e-4)
-    assert bounded(options, layout, capacity.limits).seconds <= exact * (1 + 2e-4)
+    limits = rank_limits(capacity, tables, work, layout.ranks)
+    exact = fewest_seconds(options, layout, limits, gap=1e-4)
+    assert bounded(options, layout, limits).seconds <= exact * (1 + 2e-4)
     answer = plan_tables(tables, "auto", layout, model, work, capacity)
     found = answer.seconds - model.fixed_seconds
     assert exact <= found * (1 + 2e-4)
@@ -210,7 +213,7 @@ def test_the_solver_finds_the_best_of_all_plans(scheme: str) -> None:
     layout = Layout(2, 2)
     model, tables, work = model_of([(3000, 64, 30), (3000, 64, 30)], layout)
     options = options_of(tables, [scheme] * 2, layout, model, work, Capacity())
-    limits = Capacity().limits
+    limits = rank_limits(Capacity(), tables, work, layout.ranks)
     exact = fewest_seconds(options, layout, limits, gap=1e-6)
     assert exact == pytest.approx(every_plan(options, layout, limits), rel=1e-5)
 

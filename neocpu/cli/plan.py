@@ -56,6 +56,12 @@ path_type = click.Path(path_type=Path)
     "--most-moved", type=click.FloatRange(0), metavar="GB", help="Move no more from --present."
 )
 @click.option(
+    "--beside",
+    type=path_type,
+    multiple=True,
+    help="Config of another job on the machine, whose parallel.plan is a plan file.",
+)
+@click.option(
     "--out", type=path_type, help="Write the plan to a .json file, which parallel.plan can name."
 )
 @click.option("--svg", type=path_type, help="Draw ranks, memories and links of the machine.")
@@ -81,7 +87,8 @@ def plan(
     then count one lookup per sample and feature, or work.pooling. Keys of the step are those of
     `neocpu simulate`: wires.*, work.*.
     """
-    sources = [path for path in (config, from_torchrec, options.present) if path]
+    files = (config, from_torchrec, options.present, *options.beside)
+    sources = [path for path in files if path]
     # Each is a source of the next check, so that --out and --svg cannot name one file.
     for target in (out, options.svg):
         if target:

@@ -48,13 +48,21 @@ def choose(
     """
     # one name for all tables is a pattern that matches all
     rules = {"*": spec} if isinstance(spec, str) else dict(spec)
-    for pattern, value in rules.items():
+    for value in rules.values():
         if value not in allowed:
             near = get_close_matches(str(value), allowed, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(
                 f"{key}: {value!r} is no {kind}{hint} (choose from {', '.join(allowed)})"
             )
+    return matched(key, names, rules, default)
+
+
+def matched(
+    key: str, names: Sequence[str], rules: Mapping[str, str], default: str
+) -> tuple[str, ...]:
+    """As `choose`, of any values. Raises ConfigError for a pattern that matches no table."""
+    for pattern in rules:
         if names and not any(pattern == name or fnmatchcase(name, pattern) for name in names):
             parts = [name for name in names if name.startswith(f"{pattern}.")]
             kept = f"; that of this name is kept in {', '.join(parts)}: write {pattern + '.*'!r}"

@@ -1,12 +1,16 @@
 """Which keys of a config say how tables are spread, and how ranks exchange?"""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
+from neocpu.core.errors import ConfigError
 from neocpu.core.records import Limits
 from neocpu.parallel.exchange.wire_formats import UNIQUE_ROWS
-from neocpu.parallel.sharding.plan import PlanSpec
+from neocpu.parallel.sharding.pins import check_pins, choose_pins
+from neocpu.parallel.sharding.plan import PlanSpec, choose_schemes, is_plan_file
 from neocpu.parallel.transport.throttle import LinkNumbers
+from neocpu.tables.specs.specs import TableSpec
 
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
@@ -20,7 +24,10 @@ class ParallelConfig:
     """How tables are spread; never changes a bit.
 
     plan : a scheme for all tables, "auto", a table of shell patterns: `{ "C*" = "row_wise" }`, or
-    the path of a plan file that ends in .json (docs/planner.md).
+    the path of a plan file that ends in .json (docs/planner.md). Of several schemes,
+    "row_wise, table_wise", the planner takes the one that suits a table best.
+    pins : ranks that tables may be on, by shell patterns: `{ "C*" = "0-3, 8" }`; others may be on
+    any (docs/planner.md).
     ranks_per_node : ranks that count as one node (0: those of each real host).
     route : how sums of row-split tables travel. memory : bytes for tables on each rank (0: no
     limit).
@@ -46,6 +53,7 @@ class ParallelConfig:
     """
 
     plan: PlanSpec = "auto"
+    pins: Mapping[str, str] = field(default_factory=dict)
     ranks_per_node: int = 0
     route: Annotated[str, Limits(ROUTE_NAMES)] = "direct"
     alltoall: Annotated[str, Limits(ALLTOALL_NAMES)] = "direct"
@@ -59,3 +67,13 @@ class ParallelConfig:
     towers: bool = False
     warn_after: float = 30.0
     timeout: float = 600.0
+
+    def check_choices(self, tables: Sequence[TableSpec]) -> None:
+        """Raise ConfigError for schemes and pins that are none, or contradict each other."""
+        pins = choose_pins(tables, self.pins)
+        if pins and self.towers:
+            raise ConfigError(
+                "parallel.pins: towers decide where tables are; leave one of both out"
+            )
+        if not is_plan_file(self.plan):
+            check_pins(tables, choose_schemes(tables, self.plan), pins)

@@ -1,5 +1,6 @@
 """`neocpu plan --machine`: how long would a step take there, why, and what if it does not fit?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ class MachineOptions:
     svg: Path | None
     present: Path | None
     most_moved: float | None
+    beside: tuple[Path, ...]
 
     def check(self) -> None:
         """Raise UsageError for options that have no effect without a machine."""
@@ -101,7 +103,7 @@ def print_machine_plan(
     if present:
         click.echo(moved_line(question, present, answer))
     if options.svg:
-        _draw(question, answer, options.svg, settings)
+        _draw(question, answer, options.svg, settings, present)
     note = MadeFor(
         machine=question.machine.name,
         cost_model=question.cost_model,
@@ -135,7 +137,32 @@ def _question(
         options.cost_model or "neo",
         changed,
     )
-    return question if options.reserve is None else replace(question, reserved=options.reserve)
+    if options.reserve is not None:
+        question = replace(question, reserved=options.reserve)
+    return replace(question, taken=_taken(question, options.beside))
+
+
+def _taken(question: "PlanQuestion", beside: Sequence[Path]) -> tuple[tuple[int, int, int], ...]:
+    """Bytes of hbm, ddr and ssd that other jobs' plans hold on each rank; () without any.
+
+    Raises ConfigError for a config whose plan does not say of each table where it is.
+    """
+    import numpy as np
+
+    from neocpu.train.before.machine_plans import question_of
+    from neocpu.train.config import config as configs
+
+    layout = question.layout
+    taken = np.zeros((layout.ranks, 3), np.int64)
+    for path in beside:
+        settings = configs.load(path)
+        spec = settings.parallel.plan
+        if not (isinstance(spec, str) and is_plan_file(spec)):
+            raise ConfigError(f"--beside {path}: its parallel.plan must be a plan file")
+        other = question_of(settings, question.machine, layout.ranks, layout.ranks_per_node)
+        plan = _present_plan(Path(spec), other)
+        taken += other.placed_as(plan.placements).price(plan).memory
+    return tuple((a, b, c) for a, b, c in taken.tolist()) if beside else ()
 
 
 def _answer(
@@ -148,8 +175,7 @@ def _answer(
 
     spec = settings.parallel.plan
     if given is None and isinstance(spec, str) and is_plan_file(spec):
-        file = plan_file.loads(plan_file.read_text(spec), spec)
-        planned = bind(file, question.tables, question.layout.ranks)
+        planned = bind(plan_file.load(spec), question.tables, question.layout.ranks)
         if not planned.is_whole:
             names = (table.name for table in question.tables)
             schemes = dict(zip(names, planned.schemes))
@@ -168,18 +194,24 @@ def _present_plan(path: Path, question: "PlanQuestion") -> "Plan":
     from neocpu.plan.files import plan_file
     from neocpu.plan.files.bound_plan import bind
 
-    file = plan_file.loads(plan_file.read_text(path), str(path))
-    planned = bind(file, question.tables, question.layout.ranks)
+    planned = bind(plan_file.load(path), question.tables, question.layout.ranks)
     if not planned.is_whole:
-        raise ConfigError(f"{path}: the plan in use must say of each table where it is")
+        raise ConfigError(f"{path}: a plan in use must say of each table where it is")
     return planned.plan(question.tables, question.layout.ranks, question.layout.ranks_per_node)
 
 
-def _draw(question: "PlanQuestion", answer: "Answer", path: Path, settings: "Config") -> None:
-    """The picture of a plan."""
+def _draw(
+    question: "PlanQuestion",
+    answer: "Answer",
+    path: Path,
+    settings: "Config",
+    present: "Plan | None",
+) -> None:
+    """The picture of a plan, beside the plan in use if there is one."""
     from neocpu.plan.machines.machine_file import save
     from neocpu.plan.show.plan_svg import plan_svg
 
     title = Path(settings.source).stem
-    save(path, plan_svg(question, answer, title, settings.training.leaves))
+    in_use = question.placed_as(present.placements).price(present) if present else None
+    save(path, plan_svg(question, answer, title, settings.training.leaves, in_use))
     click.echo(f"the picture is in {path}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neocpu.core.errors import PlanError
-from neocpu.core.records import choose
+from neocpu.core.records import choose, matched
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, RankLayout, Shard
 from neocpu.tables.specs.specs import TableSpec
 
@@ -264,13 +264,36 @@ def choose_schemes(tables: Sequence[TableSpec], spec: PlanSpec) -> tuple[str, ..
 
     `spec` is one scheme for all tables, or {pattern: scheme} with shell patterns (`C*`, `user_?`)
     in the order of the file. A table's exact name wins; otherwise the first pattern that matches; a
-    table that nothing matches is `auto`.
+    table that nothing matches is `auto`. In the place of a scheme there may be several, among which
+    the planner chooses, "row_wise, table_wise" (`allowed_schemes`).
 
     Raises ConfigError for an unknown scheme or a pattern without a table.
     """
-    return choose(
-        "parallel.plan", "scheme", [table.name for table in tables], spec, (AUTO, *SCHEMES), AUTO
-    )
+    names = [table.name for table in tables]
+    rules = {"*": spec} if isinstance(spec, str) else spec
+    lists = {pattern: _split(choice) for pattern, choice in rules.items()}
+    for choice in lists.values():
+        for scheme in choice:
+            choose("parallel.plan", "scheme", (), scheme, (AUTO, *SCHEMES), AUTO)
+    joined = {
+        pattern: AUTO if AUTO in choice else ",".join(n for n in SCHEMES if n in choice)
+        for pattern, choice in lists.items()
+    }
+    return matched("parallel.plan", names, joined, AUTO)
+
+
+def _split(choice: str) -> list[str]:
+    return [name.strip() for name in str(choice).split(",")]
+
+
+def allowed_schemes(choice: str) -> tuple[str, ...]:
+    """Schemes that a table may have; choice : as of `choose_schemes`."""
+    return tuple(SCHEMES) if choice == AUTO else tuple(_split(choice))
+
+
+def is_open(choice: str) -> bool:
+    """Does the planner choose a table's scheme? choice : as of `choose_schemes`."""
+    return choice == AUTO or "," in choice
 
 
 def place(

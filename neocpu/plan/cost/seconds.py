@@ -42,6 +42,7 @@ from neocpu.plan.cost.work import (
     Workload,
     touched,
 )
+from neocpu.plan.machines.unequal import of_ranks
 from neocpu.tables.specs.specs import TableSpec
 
 if TYPE_CHECKING:
@@ -86,7 +87,17 @@ def loads_of(model: CostModel, rectangles: Rectangles, ranks: int) -> Floats:
     """Seconds of each rank in each phase, f64[ranks, phases]."""
     loads = np.zeros((ranks, len(model.phases)))
     np.add.at(loads, rectangles.rank, model.seconds(rectangles))
-    return loads
+    slowness = slowness_of(model)
+    return loads if slowness is None else loads * slowness[:, None]
+
+
+def slowness_of(model: CostModel) -> Floats | None:
+    """How many times longer each rank takes than its model says, f64[ranks]; None: all the same.
+
+    Public models know no unequal ranks.
+    """
+    slowness: Floats | None = getattr(model, "slowness", None)
+    return slowness
 
 
 def step_seconds(model: CostModel, loads: Floats) -> float:
@@ -142,6 +153,8 @@ class StepSeconds:
         self.links = LinkSeconds(machine, layout, message)
         self._measured = MeasuredPhases(machine, per_node, layout.ranks)
         self.crowding = self._measured.crowding
+        _, speed = of_ranks(machine.unequal, layout.ranks)
+        self.slowness = 1.0 / speed if machine.unequal else None
 
     # ---- rectangles ----
 
@@ -275,7 +288,10 @@ class StepSeconds:
             # weights and one state are read and written, gradients read
             "dense_update": 20.0 * parameters / bandwidth if bandwidth else 0.0,
         }
-        return fixed | self._measured.dense(self._node, self.work, self.layout.ranks)
+        fixed |= self._measured.dense(self._node, self.work, self.layout.ranks)
+        # each rank has as many samples as the others, so the slowest decides
+        slowest = 1.0 if self.slowness is None else float(self.slowness.max())
+        return {name: seconds * slowest for name, seconds in fixed.items()}
 
     @cached_property
     def fixed_seconds(self) -> float:

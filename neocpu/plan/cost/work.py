@@ -18,6 +18,7 @@ from neocpu.parallel.exchange.wire_formats import (
     WireSpecs,
     segment_words,
 )
+from neocpu.parallel.sharding.pins import PinnedRanks
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.tables.specs.specs import TableSpec
@@ -111,6 +112,7 @@ class Workload:
         as many as uniform lookups would touch).
     dense, wires : the dense part, and formats of what travels.
     unique_rows : do equal rows travel once, one of `wire_formats.UNIQUE_ROWS`.
+    pins : ranks that tables may be on, ascending, by table name (default: any).
     """
 
     batch: int = 2048
@@ -120,6 +122,7 @@ class Workload:
     dense: DenseWork = field(default_factory=DenseWork)
     wires: Wires = field(default_factory=Wires)
     unique_rows: str = "off"
+    pins: PinnedRanks = field(default_factory=dict)
 
 
 class TableArrays(NamedTuple):

@@ -29,7 +29,7 @@ from typing import Annotated, Any, NoReturn
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import Limits, Reader
 from neocpu.parallel.sharding.plan import AUTO, Plan
-from neocpu.parallel.sharding.schemes import SCHEMES, Shard
+from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.tables.tiers.placement import PLACEMENTS
 
 FORMAT = "neocpu plan"
@@ -98,12 +98,9 @@ def text(plan: Plan, placements: Sequence[str] = (), made_for: MadeFor | None = 
     placements : by table; (): the file leaves them to `memory.placement`.
     """
     note = {key: value for key, value in asdict(made_for or MadeFor()).items() if value}
-    by_table: list[list[Shard]] = [[] for _ in plan.tables]
-    for shard in sorted(plan.shards):
-        by_table[shard.table].append(shard)
     tables = [
-        _table_text(plan, number, shards, placements[number] if placements else "")
-        for number, shards in enumerate(by_table)
+        _table_text(plan, number, placements[number] if placements else "")
+        for number in range(len(plan.tables))
     ]
     lines = [
         "{",
@@ -120,7 +117,7 @@ def text(plan: Plan, placements: Sequence[str] = (), made_for: MadeFor | None = 
     return "\n".join(lines) + "\n"
 
 
-def _table_text(plan: Plan, number: int, shards: Sequence[Shard], placement: str) -> str:
+def _table_text(plan: Plan, number: int, placement: str) -> str:
     table = plan.tables[number]
     keys = {"name": table.name, "rows": table.rows, "dim": table.dim}
     keys["scheme"] = plan.schemes[number]
@@ -131,7 +128,8 @@ def _table_text(plan: Plan, number: int, shards: Sequence[Shard], placement: str
     if plan.replicated(number):
         return f"    {head}"
     rectangles = [
-        f'{{"rank": {s.rank}, "rows": {list(s.rows)}, "columns": {list(s.cols)}}}' for s in shards
+        f'{{"rank": {s.rank}, "rows": {list(s.rows)}, "columns": {list(s.cols)}}}'
+        for s in plan.of_table(number)
     ]
     if len(rectangles) == 1:
         return f'    {head[:-1]}, "rectangles": [{rectangles[0]}]}}'
@@ -156,6 +154,11 @@ def read_text(path: str | Path) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"{path}: cannot read the plan: {why}") from error
+
+
+def load(path: str | Path) -> PlanFile:
+    """A plan file from its path. Raises ConfigError as `read_text` and `loads` do."""
+    return loads(read_text(path), str(path))
 
 
 def loads(content: str, source: str = "plan") -> PlanFile:

@@ -21,6 +21,7 @@ from typing import Annotated
 
 from neocpu.core.records import Limits
 from neocpu.plan.machines.curves import Curve, rate_between
+from neocpu.plan.machines.unequal import UnequalRanks
 
 MEMORIES = ("hbm", "ddr", "ssd")
 LINK_CLASSES = ("host_device", "inside_node", "between_nodes")
@@ -226,7 +227,7 @@ COLUMNS: dict[type, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine; origin : where its numbers are from, in a sentence."""
+    """A machine; origin : where its numbers are from. unequal : ranks unlike the others."""
 
     name: str = ""
     origin: str = ""
@@ -246,6 +247,7 @@ class Machine:
     transfers: tuple[TransferRates, ...] = ()
     moves: tuple[MoveRates, ...] = ()
     phases: tuple[PhaseCosts, ...] = ()
+    unequal: tuple[UnequalRanks, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -280,13 +282,8 @@ class Machine:
     def _curves(self) -> dict[tuple[object, ...], list[tuple[float, Curve]]]:
         """(ranks, curve) pairs by what they are of: the kind of rates, and its other fields."""
         curves: dict[tuple[object, ...], list[tuple[float, Curve]]] = {}
-        measured: tuple[Rates, ...] = (
-            *self.products,
-            *self.embeddings,
-            *self.transfers,
-            *self.moves,
-        )
-        for rates in measured:
+        kinds = ("products", "embeddings", "transfers", "moves")
+        for rates in (rates for kind in kinds for rates in getattr(self, kind)):
             # curves that differ in ranks alone are of one thing, and are interpolated between
             varying = ("ranks", *COLUMNS[type(rates)])
             names = [spec.name for spec in fields(rates) if spec.name not in varying]

@@ -36,6 +36,7 @@ from neocpu.plan.machines.machine import (
     Rates,
     TransferRates,
 )
+from neocpu.plan.machines.unequal import read_unequal
 
 THIS_MACHINE = "this-machine"
 
@@ -127,8 +128,10 @@ def loads(text: str, source: str = "machine") -> Machine:
             values[key] = tuple(_curves(reader, key, value))
         elif key == "phases":
             values[key] = tuple(_phases(reader, value))
+        elif key == "unequal":
+            values[key] = read_unequal(reader, value)
         else:
-            raise reader.unknown(key, [*_TOP, *_SECTIONS, *_CURVES, "phases"])
+            raise reader.unknown(key, [*_TOP, *_SECTIONS, *_CURVES, "phases", "unequal"])
     machine = Machine(**values)
     _check_together(reader, machine)
     return machine
@@ -233,7 +236,7 @@ def text(
         for spec in fields(record):
             line = f"{spec.name} = {_literal(getattr(record, spec.name))}"
             lines += _noted(line, notes.get(f"{section}.{spec.name}", ""))
-    for kind in (*_CURVES, "phases"):
+    for kind in (*_CURVES, "phases", "unequal"):
         for record in getattr(machine, kind):
             lines += ["", f"[[{kind}]]"]
             lines += [

@@ -14,11 +14,20 @@ arguments only, so every rank makes the same plan.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neocpu.core.errors import PlanError
 from neocpu.parallel.exchange.wire_formats import cut_blocks
-from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes, shard_bytes, unfit
+from neocpu.parallel.sharding.pins import check_pins
+from neocpu.parallel.sharding.plan import (
+    Plan,
+    PlanSpec,
+    allowed_schemes,
+    choose_schemes,
+    is_open,
+    shard_bytes,
+    unfit,
+)
 from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout, Shard
 from neocpu.plan.cost.cost import Cost, table_costs
 from neocpu.plan.cost.work import Workload
@@ -65,7 +74,7 @@ def make_plan(
 
     spec : a scheme for all tables, or {pattern: scheme} (see `choose_schemes`).
     ranks_per_node : ranks of a node (None: one node).
-    work : what a step does; it is used for costs only.
+    work : what a step does, for costs, and the pins of tables.
     budget : bytes that tables and their optimizer state may take on each rank; None: no limit.
     fixed : rectangles of tables that are not to be cut here, by number; their schemes are named.
 
@@ -77,9 +86,11 @@ def make_plan(
     layout = RankLayout(ranks, min(ranks_per_node or ranks, ranks))
     work = work or Workload()
     fixed = fixed or {}
+    chosen_schemes = choose_schemes(tables, spec)
+    check_pins(tables, chosen_schemes, work.pins, ranks, fixed)
     options = [
         list(_options(number, table, scheme, layout, work, fixed.get(number, ())))
-        for number, (table, scheme) in enumerate(zip(tables, choose_schemes(tables, spec)))
+        for number, (table, scheme) in enumerate(zip(tables, chosen_schemes))
     ]
     cheapest = [min(option.total for option in table_options) for table_options in options]
     # what no plan can undercut on its fullest rank
@@ -110,15 +121,21 @@ def _options(
         yield Option(scheme, tuple(fixed), costs)
         return
     seen = set()
-    for name in SCHEMES if scheme == AUTO else [scheme]:
-        for home in SCHEMES[name].choices(layout):
-            shards = tuple(SCHEMES[name].cut(number, table.rows, table.dim, layout, home))
+    free = is_open(scheme)
+    pin = work.pins.get(table.name)
+    # a pinned table is cut for its ranks, as if there were no others
+    own = RankLayout(len(pin), len(pin)) if pin else layout
+    for name in allowed_schemes(scheme):
+        for home in SCHEMES[name].choices(own):
+            shards = tuple(SCHEMES[name].cut(number, table.rows, table.dim, own, home))
+            if pin:
+                shards = tuple(replace(shard, rank=pin[shard.rank]) for shard in shards)
             replicated = name == "data_parallel"
             inside_block = any(cut_blocks(work.wires.specs, table.dim, shards))
-            if scheme == AUTO and (inside_block or unfit(table, shards, replicated)):
+            if free and (inside_block or unfit(table, shards, replicated)):
                 continue
             # on one rank, or of a single row, several schemes make the same rectangles
-            if (shards, replicated) not in seen:
+            if not (replicated and pin) and (shards, replicated) not in seen:
                 seen.add((shards, replicated))
                 costs = table_costs(table, shards, layout.ranks, replicated, work)
                 yield Option(name, shards, costs)

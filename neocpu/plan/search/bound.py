@@ -3,9 +3,12 @@
 Let a plan take T seconds beside what is fixed, on R ranks, with the candidate c(t) for table t.
 Candidate c has s(c, p) seconds in phase p in all, q(c, p) of its dearest rectangle in that phase,
 q(c) of its dearest rectangle in all phases, and m(c, k) bytes of memory k, of which a rank has
-M(k). The slowest rank of phase p takes M_p seconds, and T is the sum of M_p over the phases.
+M(k), in the mean where ranks are unequal. The slowest rank of phase p takes M_p seconds, and T is
+the sum of M_p over the phases.
 
 1. M_p >= mean load of the phase = (1/R) sum over t of s(c(t), p): a maximum is at least the mean.
+   (Where rank r takes h(r) times as long, it has at most M_p / h(r) of these seconds, so R here is
+   sum over r of 1/h(r), and q is multiplied by the least h.)
 2. M_p >= q(c(t), p) for every t: some rank has that rectangle. (Where ranks share cores the model
    divides the slowest rank's seconds by their crowding, but never below the mean; then q is divided
    likewise, here and in 6.)
@@ -15,7 +18,7 @@ M(k). The slowest rank of phase p takes M_p seconds, and T is the sum of M_p ove
    and at least the same with each table's candidate chosen so that its bracket is least.
 4. Memory: sum over t of m(c(t), k) <= R M(k). So for prices u(k) >= 0 the bracket may hold
    sum over k of u(k) m(c(t), k) as well, if sum over k of u(k) R M(k) is subtracted from the whole
-   (Lagrange). A candidate with a rectangle larger than M(k) is in no plan at all.
+   (Lagrange). A candidate with a rectangle larger than any rank's memory is in no plan at all.
 5. What holds for a candidate holds for a range of rectangles (`relaxed.py`): of a table that is cut
    in any way the brackets of 3 and 4 are a mean over its ranges, and at least the least of them.
    So with ranges in the place of candidates the bound is one for all cuts.
@@ -75,10 +78,10 @@ def bounded(
 ) -> Bound:
     """The lower bound in seconds, beside what is fixed, and choices on the way to it.
 
-    limits : f64[memories], bytes of a rank. ranges : of all cuts; None: plans of the candidates
-    only. Infinite where no candidate of a table, or no cut, fits a rank.
+    limits : f64[ranks, memories], bytes of each rank. ranges : of all cuts; None: plans of the
+    candidates only. Infinite where no candidate of a table, or no cut, fits a rank.
     """
-    possible = np.logical_and.reduce(options.peak_bytes <= limits, axis=1)
+    possible = np.logical_and.reduce(options.peak_bytes <= limits.max(axis=0), axis=1)
     heads = options.start[:-1]
     if not np.logical_or.reduceat(possible, heads).all():
         if ranges is None:
@@ -86,13 +89,32 @@ def bounded(
         # cuts may fit that no candidate has: the prices and weights of all candidates do as well
         possible = np.ones(possible.size, bool)
     # 4 is a statement about all ranks together, so prices are looked for against their whole memory
-    budgets = limits * layout.ranks
+    budgets = limits.sum(axis=0)
     seconds = np.where(possible, options.seconds.sum(axis=1), np.inf)
     prices = memory_prices(options, seconds, budgets)
-    weights, choices = _play(options, layout, possible, prices)
+    speed = _speed(options, layout)
+    weights, choices = _play(options, speed, possible, prices / layout.ranks)
     if ranges is None:
         ranges = _of_candidates(options)
-    return Bound(_least(ranges, layout, limits, options.crowding, prices, weights), choices)
+    return Bound(_least(ranges, speed, limits, prices / layout.ranks, weights), choices)
+
+
+class _Speed(NamedTuple):
+    """ranks : how many of those that pieces are priced for do as much as all ranks. peak : what the
+    fastest takes of a rectangle's seconds, at least.
+    """
+
+    ranks: float
+    peak: float
+
+
+def _speed(options: Options, layout: Layout) -> _Speed:
+    """Of the ranks of the options."""
+    slowness = np.ones(layout.ranks) if options.slowness is None else options.slowness
+    if options.crowding > 1:
+        # a phase takes the mean of all ranks at least, but less than its slowest
+        return _Speed(layout.ranks / slowness.min(), slowness.min() / options.crowding)
+    return _Speed(float((1.0 / slowness).sum()), float(slowness.min()))
 
 
 def _of_candidates(options: Options) -> CutRanges:
@@ -110,26 +132,26 @@ def _of_candidates(options: Options) -> CutRanges:
 
 def _least(
     ranges: CutRanges,
-    layout: Layout,
+    speed: _Speed,
     limits: Floats,
-    crowding: float,
     prices: Floats,
     weights: _Weights,
 ) -> float:
-    """The bound under some prices f64[memories] and weights; infinite where a table has no range
-    that fits.
+    """The bound under weights and prices f64[memories], seconds a byte of each rank; infinite where
+    a table has no range that fits.
     """
     heads = ranges.start[:-1]
-    possible = (ranges.peak_bytes <= limits).all(axis=1)
+    possible = (ranges.peak_bytes <= limits.max(axis=0)).all(axis=1)
     if not np.logical_or.reduceat(possible, heads).all():
         return float("inf")
-    limited = np.isfinite(limits)
+    budgets = limits.sum(axis=0)
+    limited = np.isfinite(budgets)
     # an unlimited memory has a price of 0 and an infinite budget, whose product would be NaN
-    saved = float(prices[limited] @ limits[limited])
-    brackets = ranges.seconds @ weights.mean / layout.ranks
-    brackets += (ranges.peak / crowding * weights.peak[ranges.table]).sum(axis=1)
-    brackets = np.where(possible, brackets + ranges.bytes @ prices / layout.ranks, np.inf)
-    dearest = ranges.whole_peak / crowding
+    saved = float(prices[limited] @ budgets[limited])
+    brackets = ranges.seconds @ weights.mean / speed.ranks
+    brackets += (ranges.peak * speed.peak * weights.peak[ranges.table]).sum(axis=1)
+    brackets = np.where(possible, brackets + ranges.bytes @ prices, np.inf)
+    dearest = ranges.whole_peak * speed.peak
 
     def bound_of(peak: float) -> float:
         """f(peak)."""
@@ -154,17 +176,17 @@ def _least(
 
 
 def _play(
-    options: Options, layout: Layout, possible: Flags, prices: Floats
+    options: Options, speed: _Speed, possible: Flags, prices: Floats
 ) -> tuple[_Weights, list[Ints]]:
     """The best weights found for the brackets of 3 and 4, and some choices.
 
-    possible : candidates that may be in a plan, bool[n]. prices : f64[memories], seconds a byte.
+    possible : candidates that may be in a plan, bool[n]. prices : as of `_least`.
     """
-    priced = np.where(possible, options.bytes @ prices / layout.ranks, np.inf)
+    priced = np.where(possible, options.bytes @ prices, np.inf)
     heads = options.start[:-1]
     tables = heads.size
-    mean = options.seconds / layout.ranks
-    peak = np.maximum.reduceat(options.piece_seconds, options.piece[:-1]) / options.crowding
+    mean = options.seconds / speed.ranks
+    peak = np.maximum.reduceat(options.piece_seconds, options.piece[:-1]) * speed.peak
     # weights of the mean, and of each table's dearest rectangle, by phase; each column's sum is 1
     gains = np.zeros((tables + 1, mean.shape[1]))
     gains[1:] = np.log(FIRST / tables)

@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.parallel.sharding.plan import AUTO
-from neocpu.parallel.sharding.schemes import COLUMN_STEP, column_blocks
+from neocpu.parallel.sharding.plan import allowed_schemes, is_open
+from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, column_blocks
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.work import Flags, Floats
+from neocpu.plan.cost.work import Flags, Floats, Workload
+from neocpu.plan.tiers.limits import sets_of_ranks
 from neocpu.tables.specs.specs import TableSpec
 
 RANK = 0
@@ -57,18 +58,77 @@ def ways_to_cut(
     schemes: Sequence[str],
     layout: Layout,
     shares: Floats,
-    block: int = 1,
+    work: Workload,
 ) -> list[Cuts]:
     """All ways to cut the tables, way after way.
 
     shares : f64[tables], what each table takes of a rank's share of work or memory, 1 for all of
-    it. block : of tables whose scheme is free, columns are cut at its multiples only.
+    it. work : columns of tables whose scheme is free are cut at multiples of its blocks only; its
+    pinned tables are cut for the ranks of their pin, each rectangle on any of them.
     """
+    block = work.wires.column_block
+    sets, number = sets_of_ranks(tables, work)
+    if not sets:
+        return _ways(tables, schemes, layout, shares, block)
+    cuts = []
+    for index in range(-1, len(sets)):
+        members = np.flatnonzero(number == index)
+        own = layout if index < 0 else Layout(len(sets[index]), len(sets[index]))
+        # copies are on all ranks, so a pinned table has none
+        choices = [schemes[t] for t in members.tolist()]
+        choices = choices if index < 0 else [_without_copies(choice) for choice in choices]
+        # of the ranks of a pin a table may take more than of all
+        share = shares[members] if index < 0 else np.maximum(shares[members], 1.0)
+        for cut in _ways([tables[t] for t in members.tolist()], choices, own, share, block):
+            cuts.append(replace(cut, table=members[cut.table]))
+            if index >= 0:
+                cuts[-1].home = RANK
+    return cuts
+
+
+def _without_copies(choice: str) -> str:
+    """A choice of schemes but data_parallel."""
+    return ",".join(name for name in allowed_schemes(choice) if name != "data_parallel")
+
+
+def _ways(
+    tables: Sequence[TableSpec],
+    schemes: Sequence[str],
+    layout: Layout,
+    shares: Floats,
+    block: int,
+) -> list[Cuts]:
+    """As `ways_to_cut`, on all ranks of a layout."""
+    cuts = _useful_ways(tables, schemes, layout, shares, block)
+    cut_at_all = np.zeros(len(tables), bool)
+    for cut in cuts:
+        cut_at_all[cut.table] = True
+    missing = np.flatnonzero(~cut_at_all)
+    if missing.size:
+        # no scheme of these lists cuts anything here, so the first stands for all
+        named = [allowed_schemes(schemes[t])[0] for t in missing.tolist()]
+        left = [tables[t] for t in missing.tolist()]
+        more = _useful_ways(left, named, layout, shares[missing], block)
+        cuts += [replace(cut, table=missing[cut.table]) for cut in more]
+    return cuts
+
+
+def _useful_ways(
+    tables: Sequence[TableSpec],
+    schemes: Sequence[str],
+    layout: Layout,
+    shares: Floats,
+    block: int,
+) -> list[Cuts]:
+    """As `_ways`; a table whose schemes are open may have none."""
     shapes = np.array([(table.rows, table.dim) for table in tables], np.int64).reshape(-1, 2)
     rows = shapes[:, 0]
     dim = shapes[:, 1]
-    free = np.array([name == AUTO for name in schemes], bool)
-    named = np.array(schemes, object)
+    free = np.array([is_open(choice) for choice in schemes], bool)
+    allowed = {
+        name: np.array([name in allowed_schemes(choice) for choice in schemes], bool)
+        for name in SCHEMES
+    }
     cuttable = np.array([not table.unfit(cut=True) for table in tables], bool)
     copyable = np.array([not table.unfit(copied=True) for table in tables], bool)
     ranks = layout.ranks
@@ -77,14 +137,16 @@ def ways_to_cut(
     many = ranks > 1
 
     def select(scheme: str, useful: Flags) -> Ints:
-        return np.flatnonzero((free & useful) | (named == scheme))
+        # a scheme that is named alone is kept, useful or not
+        return np.flatnonzero(allowed[scheme] & (useful | ~free))
 
     cuts = [_whole(select("table_wise", np.ones(rows.size, bool)), rows, dim, "table_wise", 1)]
     cuts.append(_whole(select("data_parallel", copyable & many), rows, dim, "data_parallel", ranks))
     cuts.append(_by_rows(select("row_wise", (rows > 1) & many), rows, dim, ranks))
     parts = 2
     while many and parts < ranks and (dim >= parts * MIN_WIDTH).any():
-        at = np.flatnonzero(free & cuttable & (dim >= parts * MIN_WIDTH))
+        wide = free & allowed["column_wise"] & cuttable
+        at = np.flatnonzero(wide & (dim >= parts * MIN_WIDTH))
         cuts.append(_by_columns(at, rows, dim, parts, "column_wise", RANK))
         parts *= 2
     at = select("column_wise", cuttable & (units > 1) & many)
@@ -97,8 +159,9 @@ def ways_to_cut(
         cuts.append(_by_columns(at, rows, dim, size, "table_column_wise", NODE, (first, last)))
     grid = cuttable & (units > 1) & (layout.nodes > 1) & (per_node > 1)
     cuts.append(_grid(select("grid_shard", grid), rows, dim, layout))
-    large = np.flatnonzero(free & many & (rows > 1) & (shares > LARGE))
-    cuts += _free_grids(large, rows, dim, shares, cuttable, ranks)
+    large = free & many & (rows > 1) & (shares > LARGE)
+    grids = _free_grids(np.flatnonzero(large), rows, dim, shares, cuttable, ranks)
+    cuts += [_of_tables(cut, allowed[cut.scheme][cut.table]) for cut in grids]
     if block > 1:
         cuts = [_at_blocks(cut, dim, free, block) for cut in cuts]
     return [cut for cut in cuts if cut.table.size]
@@ -112,6 +175,11 @@ def _at_blocks(cut: Cuts, dim: Ints, free: Flags, block: int) -> Cuts:
 
     pairs = zip(cut.table.tolist(), cut.parts.tolist())
     kept = np.array([not free[table] or whole(table, parts) for table, parts in pairs], bool)
+    return _of_tables(cut, kept)
+
+
+def _of_tables(cut: Cuts, kept: Flags) -> Cuts:
+    """A way of some of its tables, bool[n]."""
     columns = {name: getattr(cut, name)[kept] for name in ("table", "parts")}
     pieces = {name: getattr(cut, name)[kept] for name in ("rows", "width", "count")}
     return replace(cut, **columns, **pieces)

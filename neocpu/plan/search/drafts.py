@@ -72,7 +72,7 @@ class PlanDraft:
 
     options : all candidates. choice : i64[tables], each table's candidate. node : i64[tables], home
     of those on one node. item_table, item_piece, item_rank : i64[items]. seconds f64[ranks,
-    phases], bytes f64[ranks, memories] : of the ranks. limits : f64[memories] of a rank.
+    phases], bytes f64[ranks, memories] : of the ranks. limits : f64[ranks, memories].
     """
 
     options: Options
@@ -164,14 +164,23 @@ class PlanDraft:
     def recount(self) -> None:
         """Compute the loads anew, free of the rounding of many changes."""
         _, (ranks, pieces) = self.all_rectangles()
-        self.seconds = sums_by_rank(self.options.piece_seconds, pieces, ranks, self.layout.ranks)
-        self.bytes = sums_by_rank(self.options.piece_bytes, pieces, ranks, self.layout.ranks)
+        count = self.layout.ranks
+        self.seconds = slowed(
+            self.options, sums_by_rank(self.options.piece_seconds, pieces, ranks, count)
+        )
+        self.bytes = sums_by_rank(self.options.piece_bytes, pieces, ranks, count)
+
+
+def slowed(options: Options, seconds: Floats) -> Floats:
+    """Seconds f64[ranks, k] of ranks that are as fast as pieces are priced, as theirs."""
+    return seconds if options.slowness is None else seconds * options.slowness[:, None]
 
 
 def sums_by_rank(columns: Floats, pieces: Ints, ranks: Ints, count: int) -> Floats:
     """f64[count, k]: sums of columns f64[n, k] of pieces on ranks."""
     sums = [np.bincount(ranks, columns[pieces, k], count) for k in range(columns.shape[1])]
-    return np.stack(sums, axis=1)
+    # of no pieces at all NumPy counts in whole numbers
+    return np.stack(sums, axis=1).astype(np.float64)
 
 
 class Laid(NamedTuple):
@@ -199,12 +208,12 @@ def lay(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Laid 
     copied = options.scheme[choice] == CODES["data_parallel"]
     pieces = options.piece[choice[copied]]
     # copies are the same on every rank: one broadcast instead of a rectangle for each
-    seconds += options.piece_seconds[pieces].sum(axis=0)
+    seconds += slowed(options, np.ones((ranks, 1)) * options.piece_seconds[pieces].sum(axis=0))
     size += options.piece_bytes[pieces].sum(axis=0)
     for table in np.flatnonzero((homes == ALL) & ~copied).tolist():
         rectangles = spread(options, int(choice[table]), 0, layout)
         # a pinned table may have several rectangles on one rank
-        np.add.at(seconds, rectangles.ranks, options.piece_seconds[rectangles.pieces])
+        np.add.at(seconds, rectangles.ranks, options.seconds_on(*rectangles))
         np.add.at(size, rectangles.ranks, options.piece_bytes[rectangles.pieces])
     if not fits(size, limits):
         return None
@@ -218,7 +227,7 @@ def lay(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Laid 
             return None
         node[table] = home
         rectangles = spread(options, int(choice[table]), home, layout)
-        seconds[rectangles.ranks] += options.piece_seconds[rectangles.pieces]
+        seconds[rectangles.ranks] += options.seconds_on(*rectangles)
         size[rectangles.ranks] += options.piece_bytes[rectangles.pieces]
     return Laid(choice.copy(), node, seconds, size)
 
@@ -235,6 +244,7 @@ def build(
         rank_seconds=laid.seconds,
         rank_bytes=laid.bytes,
         limits=limits,
+        slowness=np.ones(layout.ranks) if options.slowness is None else options.slowness,
     )
     item_rank = partitioner(packing)
     if item_rank is None:
@@ -249,7 +259,8 @@ def build(
         item_table=item_table,
         item_piece=item_piece,
         item_rank=item_rank,
-        seconds=laid.seconds + sums_by_rank(options.piece_seconds, item_piece, item_rank, count),
+        seconds=laid.seconds
+        + slowed(options, sums_by_rank(options.piece_seconds, item_piece, item_rank, count)),
         bytes=laid.bytes + sums_by_rank(options.piece_bytes, item_piece, item_rank, count),
     )
     return draft if draft.fits else None
@@ -278,10 +289,9 @@ def best_node(
 ) -> int | None:
     """The node where a candidate's dearest rank ends lowest; None where no node has room."""
     ranks, pieces = spread_on_nodes(options, candidate, layout)
-    room = (size[ranks] + options.piece_bytes[pieces] <= limits * (1.0 + TOLERANCE)).all(
-        axis=(1, 2)
-    )
-    heights = (seconds[ranks] + options.piece_seconds[pieces]).sum(axis=2).max(axis=1)
+    most = limits[ranks] * (1.0 + TOLERANCE)
+    room = (size[ranks] + options.piece_bytes[pieces] <= most).all(axis=(1, 2))
+    heights = (seconds[ranks] + options.seconds_on(ranks, pieces)).sum(axis=2).max(axis=1)
     heights = np.where(room, heights, np.inf)
     index = int(heights.argmin())
     return int(options.first_node[candidate]) + index if np.isfinite(heights[index]) else None

@@ -21,8 +21,9 @@ from neocpu.plan.cost.work import Flags, Floats, Rectangles, Workload, whole_rec
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft, Spread, best_node, spread
 from neocpu.plan.search.free_cuts import FreeCut, scheme_of
-from neocpu.plan.search.options import CODES, Options, bytes_of, with_variants
+from neocpu.plan.search.options import CODES, Options
 from neocpu.plan.search.partition import TOLERANCE, fits
+from neocpu.plan.tiers.limits import bytes_of, with_variants
 from neocpu.tables.specs.specs import TableSpec
 
 # Targets of a rank's seconds, as multiples of what all tables take on all ranks.
@@ -80,13 +81,22 @@ class Filler:
         options: Options,
     ) -> None:
         self.tables = tables
-        self.free = np.array([scheme == AUTO for scheme in schemes], bool)
+        # those that may be cut in any way, on any rank
+        self.free = np.array(
+            [
+                choice == AUTO and table.name not in work.pins
+                for table, choice in zip(tables, schemes)
+            ],
+            bool,
+        )
         self.layout = layout
         self.model = model
         self.work = work
         self.limits = limits
         self.options = options
-        self.limited = np.isfinite(limits)
+        self.limited = np.isfinite(limits).any(axis=0)
+        # of unequal ranks in the mean
+        self.mean = np.maximum(limits[:, self.limited].mean(axis=0), 1.0)
 
     def fillings(self, choice: Ints) -> Iterator[Filling]:
         """Drafts that fit, tables placed in the memories of a choice; its copies stay copies."""
@@ -115,7 +125,7 @@ class Filler:
         """Blocks of columns of the tables that may be cut, the largest first."""
         options = self.options
         movable = np.flatnonzero(~self.stays(choice))
-        fill = options.bytes[choice][:, self.limited] / np.maximum(self.limits[self.limited], 1.0)
+        fill = options.bytes[choice][:, self.limited] / self.mean
         large = fill.max(axis=1, initial=0.0) > CUT_ABOVE
         entries: list[tuple[int, tuple[int, int]]] = []
         for table in movable.tolist():
@@ -141,7 +151,7 @@ class Filler:
         more = np.maximum(sizes[0] - sizes[1], 0.0) / apart[:, None]
         least = np.maximum(sizes[0] - more * heights[0][:, None], 0.0)
         size = least + more * rows[:, None]
-        weight = (size / np.maximum(self.limits[self.limited], 1.0)).max(axis=1, initial=0.0)
+        weight = (size / self.mean).max(axis=1, initial=0.0)
         order = np.lexsort((-slope * rows, -weight))
         return [
             ColumnBlock(
@@ -185,14 +195,17 @@ class Filler:
         rows = [self.tables[block.table].rows for block in blocks]
         work = sum(self._work(block, height) for block, height in zip(blocks, rows))
         most = target * (work + float(load.sum())) / self.layout.ranks
+        slowness = self.options.slowness
+        slowness = np.ones(self.layout.ranks) if slowness is None else slowness
         shards: dict[int, list[Shard]] = {}
         kept = self._kept_free(blocks)
         for block, height, free in zip(blocks, rows, kept):
             first = 0
             while first < height:
-                count = _rows_for(block, height - first, room - free, most - load)
+                left = (most - load) / slowness
+                count = _rows_for(block, height - first, room - free, left)
                 if not count.any():
-                    count = _rows_for(block, height - first, room, most - load)
+                    count = _rows_for(block, height - first, room, left)
                 rank = _best_rank(count, height - first, load)
                 taken = int(min(count[rank], height - first))
                 if taken < 1:
@@ -202,7 +215,7 @@ class Filler:
                     Shard(block.table, edges, block.cols, rank)
                 )
                 room[rank] -= block.once_bytes + taken * block.row_bytes
-                load[rank] += block.once + taken * block.row_seconds
+                load[rank] += (block.once + taken * block.row_seconds) * slowness[rank]
                 first += taken
         return self._filling(choice, node, homes, shards)
 
@@ -217,7 +230,7 @@ class Filler:
             # twice the mean, since last rows gather on few ranks
             kept.append(2.0 * (later / self.layout.ranks + largest))
             size = block.once_bytes + self.tables[block.table].rows * block.row_bytes
-            ranks = float((size / self.limits[self.limited]).max())
+            ranks = float((size / self.mean).max())
             later = later + block.once_bytes * (1.0 + ranks)
             largest = np.maximum(largest, block.once_bytes)
         return kept[::-1]
@@ -225,7 +238,7 @@ class Filler:
     def _work(self, block: ColumnBlock, rows: int) -> float:
         """Seconds of a block that fills ranks whole, and has one rectangle more at its end."""
         size = block.once_bytes + rows * block.row_bytes
-        ranks = float((size / self.limits[self.limited]).max())
+        ranks = float((size / self.mean).max())
         return block.once * (1.0 + ranks) + block.row_seconds * rows
 
     def _filling(
@@ -271,19 +284,20 @@ class Filler:
                         return None
                     node[table] = home
                 rectangles = spread(options, candidate, int(node[table]), self.layout)
-            np.add.at(seconds, rectangles.ranks, options.piece_seconds[rectangles.pieces])
+            np.add.at(seconds, rectangles.ranks, options.seconds_on(*rectangles))
             np.add.at(size, rectangles.ranks, options.piece_bytes[rectangles.pieces])
         return (seconds, size) if fits(size, self.limits) else None
 
     def _on_emptiest(self, candidate: int, size: Floats) -> Spread:
         """A candidate's rectangles, one after the other on the rank with most room."""
         pieces = self.options.repeated(candidate)
-        taken = size[:, self.limited] / self.limits[self.limited]
-        more = self.options.piece_bytes[:, self.limited] / self.limits[self.limited]
+        limits = self.limits[:, self.limited]
+        taken = size[:, self.limited] / limits
         ranks = np.zeros(pieces.size, np.int64)
         for index, piece in enumerate(pieces.tolist()):
-            ranks[index] = (taken + more[piece]).max(axis=1).argmin()
-            taken[ranks[index]] += more[piece]
+            filled = taken + self.options.piece_bytes[piece, self.limited] / limits
+            ranks[index] = filled.max(axis=1).argmin()
+            taken[ranks[index]] = filled[ranks[index]]
         return Spread(ranks, pieces)
 
 

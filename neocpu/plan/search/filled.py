@@ -57,7 +57,7 @@ class Filled:
 
     def _fillings(self, options: Options) -> Iterator[Filling]:
         """All fillings that fit; none where no memory is short."""
-        budgets = self.limits * self.layout.ranks
+        budgets = self.limits.sum(axis=0)
         cost = options.seconds.sum(axis=1)
         taken = options.bytes[cheapest(options, cost)].sum(axis=0)
         if not (taken > SHORT * budgets).any():

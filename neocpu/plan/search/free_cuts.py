@@ -15,7 +15,8 @@ from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel
 from neocpu.plan.cost.work import Workload, whole_rectangles
 from neocpu.plan.search.cuts import ALL, RANK
-from neocpu.plan.search.options import CODES, Options, PricedCuts, bytes_of, joined, with_variants
+from neocpu.plan.search.options import CODES, Options, PricedCuts, joined
+from neocpu.plan.tiers.limits import bytes_of, with_variants
 from neocpu.plan.tiers.placements import Variant
 from neocpu.tables.specs.specs import TableSpec
 

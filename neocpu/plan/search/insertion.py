@@ -43,7 +43,7 @@ def without(norm: Norm, table: int) -> Ground:
     rectangles = draft.rectangles_of(table)
     seconds = draft.seconds.copy()
     size = draft.bytes.copy()
-    np.subtract.at(seconds, rectangles.ranks, options.piece_seconds[rectangles.pieces])
+    np.subtract.at(seconds, rectangles.ranks, options.seconds_on(*rectangles))
     np.subtract.at(size, rectangles.ranks, options.piece_bytes[rectangles.pieces])
     # only the ranks of the table have other powers
     powers = norm.powers.copy()
@@ -79,13 +79,16 @@ def _insert_items(norm: Norm, ground: Ground, candidate: int, budget: Budget) ->
     draft = norm.draft
     options = draft.options
     limits = draft.limits * (1.0 + TOLERANCE)
+    everywhere = np.arange(draft.layout.ranks)
     chosen = []
     for piece in range(int(options.piece[candidate]), int(options.piece[candidate + 1])):
         # more copies than ranks with room go round again, on what the first round left
         left = int(options.copies[piece])
         while left:
             budget.spend(CALL + draft.layout.ranks)
-            seconds = ground.seconds + options.piece_seconds[piece]
+            seconds = ground.seconds + options.seconds_on(
+                everywhere, np.full(everywhere.size, piece)
+            )
             size = ground.bytes + options.piece_bytes[piece]
             powers = norm.power(seconds)
             values = norm.value(ground.sums - ground.powers + powers)
@@ -107,10 +110,10 @@ def _insert_on_node(norm: Norm, ground: Ground, candidate: int) -> Insertion | N
     """The node on which a candidate's rectangles go best; None where they fit on none."""
     options = norm.draft.options
     ranks, pieces = spread_on_nodes(options, candidate, norm.draft.layout)
-    limits = norm.draft.limits * (1.0 + TOLERANCE)
+    limits = norm.draft.limits[ranks] * (1.0 + TOLERANCE)
     # every node at once: a candidate on a node has one rectangle for each of its ranks
     room = np.all(ground.bytes[ranks] + options.piece_bytes[pieces] <= limits, axis=(1, 2))
-    powers = norm.power(ground.seconds[ranks] + options.piece_seconds[pieces])
+    powers = norm.power(ground.seconds[ranks] + options.seconds_on(ranks, pieces))
     sums = ground.sums - ground.powers[ranks].sum(axis=1) + powers.sum(axis=1)
     values = np.where(room, norm.value(sums), np.inf)
     index = int(values.argmin())
@@ -124,8 +127,8 @@ def _value_with(norm: Norm, ground: Ground, rectangles: Spread) -> float | None:
     """The norm with more rectangles, at most one on a rank; None where they do not fit."""
     options = norm.draft.options
     size = ground.bytes[rectangles.ranks] + options.piece_bytes[rectangles.pieces]
-    if not fits(size, norm.draft.limits):
+    if not fits(size, norm.draft.limits[rectangles.ranks]):
         return None
-    powers = norm.power(ground.seconds[rectangles.ranks] + options.piece_seconds[rectangles.pieces])
+    powers = norm.power(ground.seconds[rectangles.ranks] + options.seconds_on(*rectangles))
     sums = ground.sums - ground.powers[rectangles.ranks].sum(axis=0) + powers.sum(axis=0)
     return float(norm.value(sums))

@@ -111,33 +111,36 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     heat[rank] = np.inf
     near = _partners(draft, heat)
     partners = np.flatnonzero(near)
-    count = partners.size
     partner_items = _sample(np.flatnonzero(near[draft.item_rank]), FROM_PARTNERS)
     # a move is a swap with nothing: one such item for each partner
     seconds = draft.options.piece_seconds
     size = draft.options.piece_bytes
     phases = seconds.shape[1]
     partner_seconds = np.concatenate(
-        [seconds[draft.item_piece[partner_items]], np.zeros((count, phases))]
+        [seconds[draft.item_piece[partner_items]], np.zeros((partners.size, phases))]
     )
     partner_bytes = np.concatenate(
-        [size[draft.item_piece[partner_items]], np.zeros((count, size.shape[1]))]
+        [size[draft.item_piece[partner_items]], np.zeros((partners.size, size.shape[1]))]
     )
     partner_rank = np.concatenate([draft.item_rank[partner_items], partners])
     budget.spend(CALL + rank_items.size * partner_rank.size)
 
     gain = partner_seconds[None] - seconds[draft.item_piece[rank_items]][:, None]
+    loss = gain
+    if draft.options.slowness is not None:
+        loss = gain * draft.options.slowness[partner_rank][:, None]
+        gain = gain * draft.options.slowness[rank]
     sums = norm.sums - norm.powers[rank] - norm.powers[partner_rank]
     sums = sums + norm.power(draft.seconds[rank] + gain)
-    sums += norm.power(draft.seconds[partner_rank] - gain)
+    sums += norm.power(draft.seconds[partner_rank] - loss)
     values = norm.value(sums)
     # only memories with a limit: this is an array of all pairs by memories
-    limited = np.isfinite(draft.limits)
+    limited = np.isfinite(draft.limits).any(axis=0)
     if limited.any():
-        limits = draft.limits[limited] * (1.0 + TOLERANCE)
+        limits = draft.limits[:, limited] * (1.0 + TOLERANCE)
         more = (partner_bytes[None] - size[draft.item_piece[rank_items]][:, None])[..., limited]
-        room = (draft.bytes[rank][limited] + more <= limits).all(axis=2)
-        room &= (draft.bytes[partner_rank][:, limited] - more <= limits).all(axis=2)
+        room = (draft.bytes[rank][limited] + more <= limits[rank]).all(axis=2)
+        room &= (draft.bytes[partner_rank][:, limited] - more <= limits[partner_rank]).all(axis=2)
         values = np.where(room, values, np.inf)
     best = int(values.argmin())
     i, j = divmod(best, partner_rank.size)
@@ -149,7 +152,7 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
         draft.item_rank[partner_items[j]] = rank
     more_bytes = partner_bytes[j] - size[draft.item_piece[rank_items[i]]]
     draft.seconds[rank] += gain[i, j]
-    draft.seconds[other] -= gain[i, j]
+    draft.seconds[other] -= loss[i, j]
     draft.bytes[rank] += more_bytes
     draft.bytes[other] -= more_bytes
     norm.touch(np.array([rank, other]))
@@ -163,9 +166,8 @@ def _partners(draft: PlanDraft, heat: Floats) -> Flags:
     """
     near = np.zeros(heat.size, bool)
     near[np.argsort(heat, kind="stable")[:PARTNERS]] = True
-    limited = np.isfinite(draft.limits)
-    if limited.any():
-        full = (draft.bytes[:, limited] / np.maximum(draft.limits[limited], 1.0)).max(axis=1)
+    if np.isfinite(draft.limits).any():
+        full = (draft.bytes / np.maximum(draft.limits, 1.0)).max(axis=1)
         near[np.argsort(full, kind="stable")[: PARTNERS // 2]] = True
     near[np.isinf(heat)] = False
     return near
@@ -256,7 +258,7 @@ def apply(norm: Norm, table: int, insertion: Insertion) -> None:
     draft.item_rank = np.concatenate([draft.item_rank[keep], insertion.ranks])
     after = draft.rectangles_of(table)
     for rectangles, sign in ((before, -1.0), (after, 1.0)):
-        np.add.at(draft.seconds, rectangles.ranks, sign * options.piece_seconds[rectangles.pieces])
+        np.add.at(draft.seconds, rectangles.ranks, sign * options.seconds_on(*rectangles))
         np.add.at(draft.bytes, rectangles.ranks, sign * options.piece_bytes[rectangles.pieces])
     # ranks that the table leaves are touched as well
     norm.touch(np.unique(np.concatenate([before.ranks, after.ranks])))

@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds
-from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload, whole_rectangles
+from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds, slowness_of
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, Workload, whole_rectangles
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.cuts import Cuts, ways_to_cut
+from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity, Variant
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.tables.tiers.placement import LINE_BYTES
 
 # Part of the fast memory that tables must leave free for caches to be left out.
 ROOMY = 0.5
@@ -50,8 +49,9 @@ class Options(NamedTuple):
     -1 of all others. piece_phases : f64[pieces,
     phases] in s. active : phases that take any time. piece_seconds : what ranks wait for: these
     phases, or the sum f64[pieces, 1] of all where the model is not synchronised. piece_bytes :
-    f64[pieces, memories], in hbm, ddr, ssd, and of all rows once. crowding, occasional : of the
-    model, see `seconds.step_seconds`; occasional f64 by column of piece_seconds.
+    f64[pieces, memories], as of `bytes_of`. crowding, occasional : of the
+    model, see `seconds.step_seconds`; occasional f64 by column of piece_seconds. slowness : of
+    ranks     (`seconds.slowness_of`); pieces are priced for one of slowness 1.
     """
 
     table_rows: Ints
@@ -83,6 +83,12 @@ class Options(NamedTuple):
     bytes: Floats
     peak: Floats
     peak_bytes: Floats
+    slowness: Floats | None = None
+
+    def seconds_on(self, ranks: Ints, pieces: Ints) -> Floats:
+        """Seconds of pieces on ranks, f64[..., phases] of i64[...] each, which broadcast."""
+        seconds = self.piece_seconds[pieces]
+        return seconds if self.slowness is None else seconds * self.slowness[ranks][..., None]
 
     def objective(self, seconds: Floats) -> float:
         """Seconds of a step beside what is fixed; f64[ranks, k] as columns of `piece_seconds`.
@@ -142,7 +148,7 @@ def priced_candidates(
     """(the candidates of `options_of`, the variants that they number)."""
     variants, allowed = capacity.variants([table.name for table in tables])
     shares = _shares(tables, variants, allowed, layout, model, work, capacity)
-    cuts = ways_to_cut(tables, schemes, layout, shares, work.wires.column_block)
+    cuts = ways_to_cut(tables, schemes, layout, shares, work)
     allowed = _worth_trying(tables, variants, allowed, layout, work, capacity)
     return candidates_of(tables, cuts, variants, allowed, model, work), variants
 
@@ -171,7 +177,7 @@ def _shares(
         below=np.zeros(count, np.int64),
     )
     whole = with_variants(whole, variants, variant)
-    limits = capacity.limits
+    limits = rank_limits(capacity, tables, work, layout.ranks).max(axis=0)
     filled = (bytes_of(tables, whole, variants, variant, work) / limits).max(axis=1)
     seconds = model.seconds(whole).sum(axis=1)
     heads = np.searchsorted(table, np.arange(len(tables)))
@@ -290,6 +296,7 @@ def assembled(
         bytes=np.add.reduceat(size_bytes * copies[:, None], heads),
         peak=np.maximum.reduceat(seconds.sum(axis=1), heads),
         peak_bytes=np.maximum.reduceat(size_bytes, heads),
+        slowness=slowness_of(model),
         **columns,
     )
 
@@ -347,46 +354,3 @@ def _by_table(candidates: PricedCuts) -> tuple[dict[str, Ints], dict[str, Any]]:
         {name: values[by_table] for name, values in candidates.columns.items()},
         {name: values[by_owner] for name, values in pieces.items()},
     )
-
-
-def with_variants(rectangles: Rectangles, variants: Sequence[Variant], variant: Ints) -> Rectangles:
-    """The rectangles with their rows placed by variants, of number `variant` i64[n]."""
-    return rectangles._replace(
-        share=np.array([v.share for v in variants])[variant],
-        below=np.array([v.below for v in variants])[variant],
-    )
-
-
-def bytes_of(
-    tables: Sequence[TableSpec],
-    rectangles: Rectangles,
-    variants: Sequence[Variant],
-    variant: Ints,
-    work: Workload,
-) -> Floats:
-    """Bytes of each rectangle in hbm, ddr and ssd, and all its rows, f64[n, 4].
-
-    What a step holds besides rows is among the former where the variants count it.
-    """
-    # sizes are asked once for each width of a table: rectangles of one cut are alike
-    widths, inverse = np.unique(
-        np.stack([rectangles.table, rectangles.width.astype(np.int64)], axis=1),
-        axis=0,
-        return_inverse=True,
-    )
-    home = [tables[t].row_bytes(width, work.state_floats) for t, width in widths.tolist()]
-    line = [tables[t].cached.row_bytes(width, work.state_floats) for t, width in widths.tolist()]
-    # NumPy 2.0 gives the inverse of unique rows another shape than the versions around it
-    inverse = inverse.reshape(-1)
-    home_bytes = np.array(home, np.float64)[inverse] * rectangles.rows
-    # a cache keeps books beside its rows, line by line
-    line_bytes = (np.array(line, np.float64)[inverse] + LINE_BYTES) * rectangles.rows
-    whole = np.array([v.whole for v in variants])[variant]
-    cached = np.array([v.cached for v in variants])[variant]
-    size = home_bytes[:, None] * whole + np.ceil(line_bytes[:, None] * cached)
-    buffers = np.array([v.buffers for v in variants])[variant]
-    if buffers.any():
-        arrays = TableArrays.of(tables, work)
-        of_rectangle = TableArrays(*(column[rectangles.table] for column in arrays))
-        size += buffer_bytes(rectangles, of_rectangle)[:, None] * buffers
-    return np.concatenate([size, home_bytes[:, None]], axis=1)

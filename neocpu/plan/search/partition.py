@@ -26,7 +26,8 @@ class Packing(NamedTuple):
     """Items, and ranks on which something lies already.
 
     seconds : f64[n, phases], bytes : f64[n, memories], of items. rank_seconds f64[ranks, phases],
-    rank_bytes f64[ranks, memories] : what is on the ranks. limits : f64[memories] of a rank.
+    rank_bytes f64[ranks, memories] : what is on the ranks. limits : f64[ranks, memories].
+    slowness : f64[ranks], by which a rank's seconds of an item are multiplied.
     """
 
     seconds: Floats
@@ -34,13 +35,14 @@ class Packing(NamedTuple):
     rank_seconds: Floats
     rank_bytes: Floats
     limits: Floats
+    slowness: Floats
 
 
 Partitioner = Callable[[Packing], Ints | None]
 
 
 def fits(sizes: Floats, limits: Floats) -> bool:
-    """Are all bytes f64[..., memories] within the limits?"""
+    """Are all bytes within the limits, f64[ranks, memories] both?"""
     return bool((sizes <= limits * (1.0 + TOLERANCE)).all())
 
 
@@ -48,7 +50,7 @@ def loads(packing: Packing, ranks: Ints) -> tuple[Floats, Floats]:
     """(seconds f64[ranks, phases], bytes f64[ranks, memories]) with the items on these ranks."""
     seconds = packing.rank_seconds.copy()
     size = packing.rank_bytes.copy()
-    np.add.at(seconds, ranks, packing.seconds)
+    np.add.at(seconds, ranks, packing.seconds * packing.slowness[ranks, None])
     np.add.at(size, ranks, packing.bytes)
     return seconds, size
 
@@ -59,8 +61,8 @@ def greedy(packing: Packing) -> Ints | None:
     Source: Graham 1969; TorchRec's GreedyPerfPartitioner.
     """
     weights = packing.seconds.sum(axis=1)
-    limited = np.flatnonzero(np.isfinite(packing.limits))
-    limits = (packing.limits[limited] * (1.0 + TOLERANCE)).tolist()
+    limited = np.flatnonzero(np.isfinite(packing.limits).any(axis=0))
+    limits = (packing.limits[:, limited] * (1.0 + TOLERANCE)).tolist()
     # lists: single numbers of arrays are slow
     size = packing.rank_bytes[:, limited].tolist()
     needs = packing.bytes[:, limited].tolist()
@@ -68,6 +70,7 @@ def greedy(packing: Packing) -> Ints | None:
     heapify(heap)
     ranks = np.zeros(weights.size, np.int64)
     weight_list = weights.tolist()
+    slowness = packing.slowness.tolist()
     for item in np.argsort(-weights, kind="stable").tolist():
         need = needs[item]
         # ranks that lack room for this item may have it for smaller ones, so they return to the
@@ -75,12 +78,13 @@ def greedy(packing: Packing) -> Ints | None:
         full = []
         while heap:
             load, rank = heap[0]
-            if all(held + more <= most for held, more, most in zip(size[rank], need, limits)):
+            room = zip(size[rank], need, limits[rank])
+            if all(held + more <= most for held, more, most in room):
                 break
             full.append(heappop(heap))
         else:
             return None
-        heapreplace(heap, (load + weight_list[item], rank))
+        heapreplace(heap, (load + weight_list[item] * slowness[rank], rank))
         size[rank] = [held + more for held, more in zip(size[rank], need)]
         ranks[item] = rank
         for entry in full:
@@ -105,7 +109,7 @@ def greedy_phases(packing: Packing) -> Ints | None:
     ranks = np.zeros(len(packing.seconds), np.int64)
     # an item is as large as in the phase where it weighs most
     for item in np.argsort(-scaled.max(axis=1, initial=0.0), kind="stable").tolist():
-        growth = seconds @ scaled[item]
+        growth = (seconds @ scaled[item]) * packing.slowness
         if not unlimited:
             room = (size + packing.bytes[item] <= limits).all(axis=1)
             if not room.any():
@@ -113,7 +117,7 @@ def greedy_phases(packing: Packing) -> Ints | None:
             growth[~room] = np.inf
         rank = int(growth.argmin())
         ranks[item] = rank
-        seconds[rank] += packing.seconds[item]
+        seconds[rank] += packing.seconds[item] * packing.slowness[rank]
         size[rank] += packing.bytes[item]
     return ranks
 
@@ -135,7 +139,7 @@ def linear(packing: Packing) -> Ints | None:
     for item in range(weights.size):
         rank = int(ranks[item])
         tried = 0
-        while not (size[rank] + packing.bytes[item] <= limits).all():
+        while not (size[rank] + packing.bytes[item] <= limits[rank]).all():
             rank = (rank + 1) % count
             tried += 1
             if tried == count:
@@ -223,8 +227,7 @@ def _repaired(packing: Packing, ranks: Ints) -> Ints | None:
         return ranks
     limits = packing.limits * (1.0 + TOLERANCE)
     weights = packing.seconds.sum(axis=1)
-    finite = np.isfinite(packing.limits)
-    fill = (packing.bytes[:, finite] / np.maximum(packing.limits[finite], 1.0)).max(axis=1)
+    fill = (packing.bytes / np.maximum(packing.limits.max(axis=0), 1.0)).max(axis=1)
     moving = []
     for rank in np.flatnonzero((size > limits).any(axis=1)).tolist():
         items = np.flatnonzero(ranks == rank)
@@ -232,10 +235,10 @@ def _repaired(packing: Packing, ranks: Ints) -> Ints | None:
         for item in items[
             np.argsort(weights[items] / np.maximum(fill[items], 1e-30), kind="stable")
         ].tolist():
-            if (size[rank] <= limits).all():
+            if (size[rank] <= limits[rank]).all():
                 break
             size[rank] -= packing.bytes[item]
-            seconds[rank] -= packing.seconds[item]
+            seconds[rank] -= packing.seconds[item] * packing.slowness[rank]
             moving.append(item)
     load = seconds.sum(axis=1)
     repaired = ranks.copy()
@@ -248,7 +251,7 @@ def _repaired(packing: Packing, ranks: Ints) -> Ints | None:
         rank = int(np.where(room, load, np.inf).argmin())
         repaired[item] = rank
         size[rank] += packing.bytes[item]
-        load[rank] += weights[item]
+        load[rank] += weights[item] * packing.slowness[rank]
     return repaired
 
 

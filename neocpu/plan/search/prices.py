@@ -16,6 +16,7 @@ from neocpu.core.types import Ints
 from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.search.options import Options
 from neocpu.plan.search.partition import TOLERANCE
+from neocpu.plan.tiers.limits import TOGETHER
 
 # Halvings of the interval in which a price is looked for.
 HALVINGS = 30
@@ -156,7 +157,7 @@ def packed(options: Options, allowed: Flags, size: Floats, budgets: Floats) -> I
     limited = np.isfinite(budgets)
     size = size[:, limited]
     largest = np.argsort(
-        -np.maximum.reduceat(options.bytes[:, -1], options.start[:-1]), kind="stable"
+        -np.maximum.reduceat(options.bytes[:, TOGETHER], options.start[:-1]), kind="stable"
     )
     for tables in (np.arange(options.start.size - 1), largest):
         for step in (1, -1):

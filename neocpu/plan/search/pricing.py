@@ -14,10 +14,11 @@ from neocpu.plan.cost.work import Floats, Workload, rectangles_of, whole_rectang
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK
-from neocpu.plan.search.drafts import PlanDraft, Spread, rank_layout, sums_by_rank
+from neocpu.plan.search.drafts import PlanDraft, Spread, rank_layout, slowed, sums_by_rank
 from neocpu.plan.search.free_cuts import cut_of, cut_of_candidate
-from neocpu.plan.search.options import CODES, Options, bytes_of, options_of, with_variants
+from neocpu.plan.search.options import CODES, Options, options_of
 from neocpu.plan.search.relaxed import ranges_of
+from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 
@@ -53,7 +54,7 @@ def answer_of(
         rank=ranks,
     )
     rectangles = with_variants(rectangles, options.variants, options.variant[chosen])
-    loads = sums_by_rank(options.piece_phases, pieces, ranks, layout.ranks)
+    loads = slowed(options, sums_by_rank(options.piece_phases, pieces, ranks, layout.ranks))
     size = sums_by_rank(options.piece_bytes, pieces, ranks, layout.ranks)
     schemes = tuple(SCHEME_NAMES[code] for code in options.scheme[draft.choice].tolist())
     plan = Plan(
@@ -107,7 +108,8 @@ def answer_of_plan(
     schemes = choose_schemes(plan.tables, spec)
     options = options_of(plan.tables, schemes, layout, model, work, capacity)
     ranges = ranges_of(plan.tables, schemes, layout, model, work, options)
-    bound = bounded(options, layout, capacity.limits, ranges).seconds
+    limits = rank_limits(capacity, plan.tables, work, layout.ranks)
+    bound = bounded(options, layout, limits, ranges).seconds
     return Answer(
         plan=plan,
         placements=tuple(variants[v].name for v in variant_of_table.tolist()),
@@ -133,11 +135,8 @@ def draft_of(options: Options, plan: Plan, layout: Layout, limits: Floats) -> Pl
     choice = np.zeros(len(plan.tables), np.int64)
     node = np.zeros(len(plan.tables), np.int64)
     items: list[tuple[int, Ints, Ints]] = []
-    by_table: list[list[Shard]] = [[] for _ in plan.tables]
-    for shard in plan.shards:
-        by_table[shard.table].append(shard)
-    for table, shards in enumerate(by_table):
-        shards.sort()
+    for table in range(len(plan.tables)):
+        shards = plan.of_table(table)
         candidate = _candidate_of(options, plan.schemes[table], table, shards, layout)
         if candidate is None:
             return None

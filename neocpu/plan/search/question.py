@@ -30,7 +30,7 @@ class PlanQuestion:
     spec : `parallel.plan`, schemes or `auto`. placements : of each table, or one for all ("auto":
     the planner chooses). planner : a key of PLANNERS. make_model : the cost model. reserved : part
     of the fast memory that is not for tables. fixed : rectangles of tables that stay where they
-    are, by number of the table, whose schemes are named.
+    are, by number of the table, whose schemes are named. taken : as of `Capacity`.
     """
 
     tables: tuple[TableSpec, ...]
@@ -44,6 +44,7 @@ class PlanQuestion:
     make_model: ModelFactory = field(default=StepSeconds)
     reserved: float = RESERVED
     fixed: Pins = field(default_factory=dict)
+    taken: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def model(self) -> CostModel:
@@ -53,7 +54,8 @@ class PlanQuestion:
     @property
     def capacity(self) -> Capacity:
         """What the machine's memories leave for tables."""
-        return Capacity.of_machine(self.machine, self.placements, self.reserved)
+        capacity = Capacity.of_machine(self.machine, self.placements, self.reserved)
+        return replace(capacity, taken=self.taken)
 
     @property
     def lacking(self) -> tuple[str, ...]:

@@ -20,17 +20,18 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.parallel.sharding.plan import AUTO
+from neocpu.parallel.sharding.plan import allowed_schemes
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel, StepSeconds
 from neocpu.plan.cost.work import Floats, Workload, whole_rectangles
 from neocpu.plan.search.cuts import FINEST, LARGE
-from neocpu.plan.search.options import CODES, Options, bytes_of, with_variants
+from neocpu.plan.search.options import CODES, Options
+from neocpu.plan.tiers.limits import bytes_of, with_variants
 from neocpu.tables.specs.specs import TableSpec
 
-ANY_ROWS = (AUTO, "row_wise", "table_row_wise", "grid_shard")
-ANY_COLUMNS = (AUTO, "column_wise", "table_column_wise", "grid_shard")
+ANY_ROWS = ("row_wise", "table_row_wise", "grid_shard")
+ANY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
 # Columns at which ranges end; models have steps there.
 POWERS = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 # Schemes by which models other than our own price a rectangle.
@@ -136,20 +137,21 @@ def _bends(model: CostModel, spec: TableSpec, work: Workload) -> tuple[list[floa
 
 
 def _boxes(
-    spec: TableSpec, scheme: str, share: float, bends: tuple[list[float], list[float]]
+    spec: TableSpec, choice: str, share: float, bends: tuple[list[float], list[float]]
 ) -> Iterator[tuple[float, float, float, float]]:
     """(least rows, most rows, least columns, most columns) of the ranges of a table."""
-    if scheme == "data_parallel":
+    if choice == "data_parallel":
         return
+    schemes = allowed_schemes(choice)
     rows = [(float(spec.rows), float(spec.rows))]
     columns = [(float(spec.dim), float(spec.dim))]
-    if scheme in ANY_ROWS and spec.rows > 1:
+    if any(name in ANY_ROWS for name in schemes) and spec.rows > 1:
         deep = int(np.log2(FINEST * share)) if share > LARGE else 0
         halves = [spec.rows / 2.0**power for power in range(1, deep + 1)]
         rows += _steps(1, spec.rows - 1, [*bends[0], *halves])
     # the columns of a cut end at multiples of a step
     widest = (spec.dim - 1) // COLUMN_STEP * COLUMN_STEP
-    if scheme in ANY_COLUMNS and widest and not spec.unfit(cut=True):
+    if any(name in ANY_COLUMNS for name in schemes) and widest and not spec.unfit(cut=True):
         narrowest = min(COLUMN_STEP, spec.dim % COLUMN_STEP or COLUMN_STEP)
         columns += _steps(narrowest, widest, [*bends[1], *POWERS])
     for low, high in rows:

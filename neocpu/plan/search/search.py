@@ -17,6 +17,7 @@ import numpy as np
 
 from neocpu.core.errors import PlanError
 from neocpu.core.types import Ints
+from neocpu.parallel.sharding.pins import check_pins
 from neocpu.parallel.sharding.plan import Plan, PlanSpec, choose_schemes
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
@@ -34,6 +35,7 @@ from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.prices import cheapest, packed, within
 from neocpu.plan.search.pricing import answer_of, draft_of
 from neocpu.plan.search.relaxed import ranges_of
+from neocpu.plan.tiers.limits import TOGETHER, rank_limits
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 
@@ -81,8 +83,9 @@ def plan_tables(
     not fit the capacity; the message says how much they need.
     """
     capacity = capacity or Capacity()
-    limits = capacity.limits
+    limits = rank_limits(capacity, tables, work, layout.ranks)
     schemes = choose_schemes(tables, spec)
+    check_pins(tables, schemes, work.pins, layout.ranks, fixed)
     candidates, variants = priced_candidates(tables, schemes, layout, model, work, capacity)
     cuts = FreeCuts(tables, variants, model, work)
     candidates = cuts.proposed(candidates, proposed)
@@ -97,7 +100,7 @@ def plan_tables(
     others_drafts = (draft_of(options, plan, layout, limits) for plan in others)
     drafts += [draft for draft in others_drafts if draft is not None and draft.fits]
     if not drafts:
-        raise _does_not_fit(tables, options, layout, capacity)
+        raise _does_not_fit(tables, options, limits)
     # by tables and ranks, not by a clock, so that every rank of a run finds the same plan
     total = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
     ahead = sorted(drafts, key=lambda draft: draft.value)
@@ -134,9 +137,10 @@ def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list
     for full, largest in TIGHTER if np.isfinite(limits).any() else TIGHTER[:1]:
         choices: list[Ints] = []
         for share in PEAKS:
-            cost = affordable(options, max(share * fair, 1e-300), _scaled(limits, largest))
+            room = _scaled(limits.max(axis=0), largest)
+            cost = affordable(options, max(share * fair, 1e-300), room)
             # less than all memory, since whole items leave gaps on the ranks
-            choice = within(options, cost, limits * layout.ranks * full)
+            choice = within(options, cost, limits.sum(axis=0) * full)
             if not any((choice == earlier).all() for earlier in choices):
                 choices.append(choice)
         yield choices
@@ -173,7 +177,10 @@ def starts(
     # whole tables in every way, so that no simple planner has a better plan
     yield from drafts([_whole_tables(options)], tuple(PARTITIONERS))
     # rows over all ranks by first fit, so that what fits in this simplest way is always found
-    for choice in packed(options, _over_all_ranks(options), options.peak_bytes, limits):
+    least = limits.min(axis=0)
+    # ranks on which no rectangle of a pinned table may be do not limit the others
+    least[TOGETHER + 1 :] = np.inf
+    for choice in packed(options, _over_all_ranks(options), options.peak_bytes, least):
         yield from drafts([choice], ["greedy_phases"])
     fitting = list(drafts(choices_of_bound, ["greedy_phases"]))
     for choices in proposals(options, layout, limits):
@@ -220,26 +227,23 @@ def _over_all_ranks(options: Options) -> Flags:
     bool[candidates].
     """
     by_rows = (options.scheme == CODES["row_wise"]) & (options.home == ALL)
-    rectangle = np.where(by_rows, 0.0, options.peak_bytes[:, -1])
+    rectangle = np.where(by_rows, 0.0, options.peak_bytes[:, TOGETHER])
     return rectangle == np.minimum.reduceat(rectangle, options.start[:-1])[options.table]
 
 
-def _does_not_fit(
-    tables: Sequence[TableSpec], options: Options, layout: Layout, capacity: Capacity
-) -> PlanError:
+def _does_not_fit(tables: Sequence[TableSpec], options: Options, limits: Floats) -> PlanError:
     """The error that names the table that needs most of a rank, and what all of them need."""
-    limits = capacity.limits
-    fill = (options.peak_bytes / np.where(np.isfinite(limits), limits, np.inf)).max(axis=1)
+    room_of_all = limits.sum(axis=0)
+    fill = (options.peak_bytes / limits.max(axis=0)).max(axis=1)
     smallest = cheapest(options, fill)
     worst = int(smallest[fill[smallest].argmax()])
     table = tables[int(options.table[worst])]
     need = options.peak_bytes[worst]
     total = options.bytes[smallest].sum(axis=0)
     names = ("hbm", "ddr", "ssd", "all memories")
-    limited = [i for i in range(limits.size) if np.isfinite(limits[i])]
+    limited = np.flatnonzero(np.isfinite(room_of_all)).tolist()
     room = ", ".join(
-        f"{int(total[i]):,} bytes in {names[i]} of {int(limits[i] * layout.ranks):,}"
-        for i in limited
+        f"{int(total[i]):,} bytes in {names[i]} of {int(room_of_all[i]):,}" for i in limited
     )
     bytes_needed = int(max((need[i] for i in limited), default=0))
     return PlanError(

@@ -13,22 +13,14 @@ import numpy as np
 
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO
-from neocpu.parallel.sharding.schemes import Shard
-from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, step_seconds
+from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowness_of, step_seconds
 from neocpu.plan.cost.work import Floats, Rectangles
 from neocpu.plan.search.answer import Alternative, Answer
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import Spread, spread, sums_by_rank
 from neocpu.plan.search.free_cuts import FreeCut, cut_of, cut_of_candidate, free_candidates
-from neocpu.plan.search.options import (
-    CODES,
-    Options,
-    assembled,
-    bytes_of,
-    joined,
-    priced_candidates,
-    with_variants,
-)
+from neocpu.plan.search.options import CODES, Options, assembled, joined, priced_candidates
+from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity
 
 # Seconds that are added for each part of a rank's memory that is missing, so that ranks with room
@@ -78,6 +70,10 @@ class Trials:
         self.answer = answer
         self.capacity = capacity
         self.model = model or answer.model
+        slowness = slowness_of(self.model)
+        # f64[ranks, 1]
+        self.slow = np.ones((answer.layout.ranks, 1)) if slowness is None else slowness[:, None]
+        self.limits = rank_limits(capacity, answer.plan.tables, answer.work, answer.layout.ranks)
 
     @cached_property
     def options(self) -> Options:
@@ -99,12 +95,10 @@ class Trials:
     def _free_cuts(self, options: Options) -> Iterator[FreeCut]:
         """The answer's tables whose rectangles no candidate has."""
         answer = self.answer
-        by_table: list[list[Shard]] = [[] for _ in answer.plan.tables]
-        for shard in answer.plan.shards:
-            by_table[shard.table].append(shard)
         # the first rectangle of a table tells its variant
-        first = np.searchsorted(answer.rectangles.table, np.arange(len(by_table)))
-        for table, shards in enumerate(by_table):
+        first = np.searchsorted(answer.rectangles.table, np.arange(len(answer.plan.tables)))
+        for table in range(len(answer.plan.tables)):
+            shards = answer.plan.of_table(table)
             share = float(answer.rectangles.share[first[table]])
             code = CODES[answer.plan.schemes[table]]
             cut = cut_of([shard.shape for shard in shards])
@@ -123,7 +117,7 @@ class Trials:
             if not any(same):
                 kinds = [(kind.name, kind.share) for kind in options.variants]
                 variant = kinds.index((answer.placements[table], share))
-                yield FreeCut(answer.plan.schemes[table], tuple(shards), variant)
+                yield FreeCut(answer.plan.schemes[table], shards, variant)
 
     @cached_property
     def rectangle_seconds(self) -> Floats:
@@ -224,7 +218,7 @@ class Trials:
         count = self.answer.layout.ranks
         rows = np.flatnonzero(kept)
         return (
-            sums_by_rank(self.rectangle_seconds, rows, ranks, count),
+            sums_by_rank(self.rectangle_seconds, rows, ranks, count) * self.slow,
             sums_by_rank(self.rectangle_bytes, rows, ranks, count),
         )
 
@@ -232,7 +226,7 @@ class Trials:
         """A candidate at its best home beside other tables' loads."""
         options = self.options
         layout = self.answer.layout
-        limits = self.capacity.limits
+        limits = self.limits
         if options.home[candidate] == RANK:
             homes = [self._on_ranks(candidate, seconds, size)]
         elif options.home[candidate] == NODE:
@@ -244,7 +238,7 @@ class Trials:
         for home in homes:
             loads = seconds.copy()
             taken = size.copy()
-            np.add.at(loads, home.ranks, options.piece_phases[home.pieces])
+            np.add.at(loads, home.ranks, options.piece_phases[home.pieces] * self.slow[home.ranks])
             np.add.at(taken, home.ranks, options.piece_bytes[home.pieces])
             missing = float(np.maximum(taken - limits, 0.0).max())
             # what fits comes before what is fast
@@ -275,11 +269,11 @@ class Trials:
         pieces: Ints = options.repeated(candidate)
         loads = seconds.copy()
         taken = size.copy()
-        limits = self.capacity.limits
-        limited = np.isfinite(limits)
+        limits = self.limits
+        limited = np.isfinite(limits).any(axis=0)
         ranks = np.zeros(pieces.size, np.int64)
         for index, piece in enumerate(pieces.tolist()):
-            grown = loads + options.piece_phases[piece]
+            grown = loads + options.piece_phases[piece] * self.slow
             if self.model.synchronised:
                 growth = np.maximum(grown - loads.max(axis=0), 0.0).sum(axis=1)
             else:
@@ -287,11 +281,11 @@ class Trials:
             excess = np.maximum(taken + options.piece_bytes[piece] - limits, 0.0)
             # of ranks without room the one that lacks least, so that missing bytes are told at
             # their least
-            growth += NO_ROOM * (excess[:, limited] / limits[limited]).sum(axis=1)
+            growth += NO_ROOM * (excess[:, limited] / limits[:, limited]).sum(axis=1)
             # of ranks where nothing grows, the one that has least to do
             order = np.lexsort((grown.sum(axis=1), growth))
             ranks[index] = order[0]
-            loads[order[0]] += options.piece_phases[piece]
+            loads[order[0]] = grown[order[0]]
             taken[order[0]] += options.piece_bytes[piece]
         return Spread(ranks, pieces)
 

@@ -6,6 +6,9 @@ top      a bar for each rank, its parts the phases of a step; above 64 ranks one
          highest bar.
 middle   bytes of each memory that holds any, with the line of a rank's capacity
 bottom   bytes that ranks (or nodes) send each other in a step, and what bounds a step
+
+With the plan in use beside it, each rank has two bars, that plan's on the left, and the bottom has
+the traffic of both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,21 +17,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core import svg
-from neocpu.core.types import Ints
 from neocpu.core.units import bytes_text, count_text, seconds_text
-from neocpu.plan.cost.traffic.collectives import total
-from neocpu.plan.cost.traffic.demand import MeanDemand, sample_cuts
-from neocpu.plan.cost.traffic.step import StepShape, step_traffic
 from neocpu.plan.cost.work import Floats
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.question import PlanQuestion, any_plan
 from neocpu.plan.search.resources import bounding
+from neocpu.plan.show.heat_svg import (
+    HEAT_SIZE,
+    MOST_RANKS,
+    Scale,
+    grouped,
+    heat_legend,
+    heat_map,
+    short_bytes,
+    traffic_matrix,
+)
 
-# Bars and cells that are drawn one for each rank; of more ranks, one for each node.
-MOST_RANKS = 64
-# Rows of the heat map; of more nodes several share one.
-MOST_CELLS = 64
 WIDTH = 1180.0
 LEFT = 92.0
 PLOT = 900.0
@@ -36,7 +41,6 @@ LEGEND = 1012.0
 MOST_BAR = 64.0
 LOAD_HEIGHT = 250.0
 MEMORY_HEIGHT = 84.0
-HEAT_SIZE = 420.0
 COLOURS = {
     "input": svg.YELLOW,
     "lookup": svg.BLUE,
@@ -61,12 +65,15 @@ class Bars:
     bytes: Floats
 
 
-def plan_svg(question: PlanQuestion, answer: Answer, title: str, leaves: int) -> str:
+def plan_svg(
+    question: PlanQuestion, answer: Answer, title: str, leaves: int, present: Answer | None = None
+) -> str:
     """The picture of a plan as SVG text.
 
-    leaves : of the batch tree; as many as there are ranks are used at least.
+    leaves : of the batch tree; as many as there are ranks are used at least. present : the plan in
+    use, to compare with.
     """
-    bars = _bars(answer)
+    answers = [answer] if present is None else [present, answer]
     layout = answer.layout
     heading = f"{title} on {layout.ranks} ranks of {question.machine.name}"
     rate = answer.work.batch / answer.seconds if answer.seconds else 0.0
@@ -78,17 +85,20 @@ def plan_svg(question: PlanQuestion, answer: Answer, title: str, leaves: int) ->
         f"{seconds_text(answer.seconds)}, {count_text(rate)} samples/s{bound}; planner "
         f"{answer.planner}, cost model {question.cost_model}"
     )
+    if present is not None:
+        summary += f"; {seconds_text(present.seconds)} under the plan in use"
     body = svg.headings(heading, summary)
-    body += _loads(answer, bars, 104.0)
+    body += _loads(answers, 104.0)
     top = 104.0 + LOAD_HEIGHT + 78.0
-    used = [m for m in range(len(MEMORIES)) if answer.memory[:, m].any()]
+    used = [m for m in range(len(MEMORIES)) if any(a.memory[:, m].any() for a in answers)]
     for memory in used:
         last = memory == used[-1]
-        body += _memory(answer, bars, memory, top, memory == used[0], last)
+        body += _memory(answers, memory, top, memory == used[0], last)
         top += MEMORY_HEIGHT + 26.0
     top += 62.0
-    body += _traffic(answer, top, leaves)
-    body += _bounds(answer, top)
+    body += _traffic(answers, top, leaves)
+    if present is None:
+        body += _bounds(answer, top)
     height = top + HEAT_SIZE + 74.0
     return svg.document(WIDTH, height, heading, _words(answer, summary), body)
 
@@ -160,38 +170,36 @@ def _names(bars: Bars, y: float) -> Iterator[str]:
     yield svg.text(LEFT + PLOT / 2, y + 36, bars.kind, 12, svg.QUIET, "middle")
 
 
-def _loads(answer: Answer, bars: Bars, top: float) -> Iterator[str]:
-    """Stacked bars of what every plan takes and of phases."""
+def _loads(answers: Sequence[Answer], top: float) -> Iterator[str]:
+    """Stacked bars of what every plan takes and of phases, one for each answer."""
+    answer = answers[-1]
+    several = [_bars(each) for each in answers]
     phases = answer.model.phases
     fixed = answer.model.fixed_seconds
-    step = answer.seconds
-    values = svg.ticks(max(step, fixed + float(bars.seconds.sum(axis=1).max())))
+    highest = max(float(bars.seconds.sum(axis=1).max()) for bars in several)
+    values = svg.ticks(max(*(each.seconds for each in answers), fixed + highest))
+    bars = several[-1]
     whose = "each rank" if bars.kind == "rank" else "the slowest rank of each node"
-    yield svg.text(LEFT, top - 16, f"seconds of {whose} in a step, by phase", 13, bold=True)
+    both = "; left the plan in use" if len(answers) > 1 else ""
+    yield svg.text(LEFT, top - 16, f"seconds of {whose} in a step, by phase{both}", 13, bold=True)
     yield from _axis(top, LOAD_HEIGHT, values, [seconds_text(value) for value in values])
     bottom = top + LOAD_HEIGHT
-    for index, name in enumerate(bars.names):
-        left, width = _bar(index, len(bars.names))
-        y = bottom - LOAD_HEIGHT * fixed / values[-1]
-        if fixed:
-            tip = f"{FIXED}: {seconds_text(fixed)}"
-            yield svg.box(left, y, width, bottom - y, svg.PALE, tip)
-        for number, seconds in enumerate(bars.seconds[index].tolist()):
-            size = LOAD_HEIGHT * seconds / values[-1]
-            # thinner than any screen shows
-            if size < 0.02:
-                continue
-            y -= size
-            tip = f"{bars.kind} {name}, {phases[number]}: {seconds_text(seconds)}"
-            colour = _colour(phases, number)
-            yield svg.box(left, y, width, size, colour, tip)
+    for index in range(len(bars.names)):
+        for number, each in enumerate(several):
+            left, width = _bar(index, len(bars.names), number, len(several))
+            yield from _stack(phases, each, index, fixed, (left, width, bottom), values[-1])
     yield from _names(bars, bottom)
     mean = fixed + float(answer.loads.sum(axis=1).mean())
-    yield from _level(bottom - LOAD_HEIGHT * step / values[-1], svg.INK, "6 4")
-    yield from _level(bottom - LOAD_HEIGHT * mean / values[-1], svg.QUIET, "2 3")
+    levels = [
+        ("6 4", svg.INK, "step", answer.seconds),
+        ("2 3", svg.QUIET, "mean rank", mean),
+        *(("6 4", svg.RED, "in use", each.seconds) for each in answers[:-1]),
+    ]
+    for dashes, colour, _, seconds in levels:
+        yield from _level(bottom - LOAD_HEIGHT * seconds / values[-1], colour, dashes)
     y = top + 4
     for number in range(len(phases) - 1, -1, -1):
-        if bars.seconds[:, number].any():
+        if any(each.seconds[:, number].any() for each in several):
             yield svg.box(LEGEND, y, 13, 13, _colour(phases, number))
             yield svg.text(LEGEND + 20, y + 11, phases[number])
             y += 20
@@ -201,26 +209,41 @@ def _loads(answer: Answer, bars: Bars, top: float) -> Iterator[str]:
         yield svg.text(LEGEND + 20, y + 26, f"(any plan): {seconds_text(fixed)}")
         y += 36
     y += 8
-    for dashes, colour, words in (
-        ("6 4", svg.INK, f"step: {seconds_text(step)}"),
-        ("2 3", svg.QUIET, f"mean rank: {seconds_text(mean)}"),
-    ):
+    for dashes, colour, words, seconds in levels:
         yield svg.line(LEGEND, y, LEGEND + 16, y, colour, dashes)
-        yield svg.text(LEGEND + 20, y + 4, words)
+        yield svg.text(LEGEND + 20, y + 4, f"{words}: {seconds_text(seconds)}")
         y += 20
 
 
-def _short(size: float) -> str:
-    """Bytes without needless zeros: '300 MB'."""
-    number, _, unit = bytes_text(int(size)).partition(" ")
-    return f"{float(number):.3g} {unit}"
+def _stack(
+    phases: Sequence[str],
+    bars: Bars,
+    index: int,
+    fixed: float,
+    place: tuple[float, float, float],
+    highest: float,
+) -> Iterator[str]:
+    """One bar; place : its left edge, width, bottom. highest : seconds at the top of the axis."""
+    left, width, y = place
+    parts = [(svg.PALE, FIXED, fixed)]
+    for number, seconds in enumerate(bars.seconds[index].tolist()):
+        words = f"{bars.kind} {bars.names[index]}, {phases[number]}"
+        parts.append((_colour(phases, number), words, seconds))
+    for colour, words, seconds in parts:
+        size = LOAD_HEIGHT * seconds / highest
+        # thinner than any screen shows
+        if size >= 0.02:
+            y -= size
+            yield svg.box(left, y, width, size, colour, f"{words}: {seconds_text(seconds)}")
 
 
-def _bar(index: int, count: int) -> tuple[float, float]:
-    """(left edge, width) of a bar."""
+def _bar(index: int, count: int, number: int, together: int) -> tuple[float, float]:
+    """(left edge, width) of a bar, the one of a `number` of several that stand together."""
     slot = PLOT / count
     width = min(0.8 * slot, MOST_BAR)
-    return LEFT + slot * (index + 0.5) - width / 2, width
+    left = LEFT + slot * (index + 0.5) - width / 2
+    # a little air between those that stand together
+    return left + width * number / together, width / together * (1.0 if together == 1 else 0.94)
 
 
 def _level(y: float, colour: str, dashes: str) -> Iterator[str]:
@@ -228,26 +251,29 @@ def _level(y: float, colour: str, dashes: str) -> Iterator[str]:
 
 
 def _memory(
-    answer: Answer, bars: Bars, memory: int, top: float, first: bool, last: bool
+    answers: Sequence[Answer], memory: int, top: float, first: bool, last: bool
 ) -> Iterator[str]:
     """Bars of one memory, and the line of its capacity."""
     name = MEMORIES[memory]
-    size = bars.bytes[:, memory]
-    capacity = float(answer.capacity[memory])
+    several = [_bars(answer) for answer in answers]
+    bars = several[-1]
+    most = max(float(each.bytes[:, memory].max()) for each in several)
+    capacity = float(answers[-1].capacity[memory])
     # a capacity far above what is used would flatten the bars
-    near = 0 < capacity <= 4 * size.max()
-    values = svg.ticks(max(float(size.max()), capacity if near else 0.0), 3)
+    near = 0 < capacity <= 4 * most
+    values = svg.ticks(max(most, capacity if near else 0.0), 3)
     if first:
         whose = "each rank" if bars.kind == "rank" else "the fullest rank of each node"
         yield svg.text(LEFT, top - 16, f"bytes of {whose}, by memory", 13, bold=True)
-    yield from _axis(top, MEMORY_HEIGHT, values, [_short(value) for value in values])
+    yield from _axis(top, MEMORY_HEIGHT, values, [short_bytes(value) for value in values])
     bottom = top + MEMORY_HEIGHT
-    for index, amount in enumerate(size.tolist()):
-        high = MEMORY_HEIGHT * amount / values[-1]
-        if high >= 0.02:
-            tip = f"{bars.kind} {bars.names[index]}, {name}: {bytes_text(int(amount))}"
-            x, width = _bar(index, len(bars.names))
-            yield svg.box(x, bottom - high, width, high, TIERS[name], tip)
+    for number, each in enumerate(several):
+        for index, amount in enumerate(each.bytes[:, memory].tolist()):
+            high = MEMORY_HEIGHT * amount / values[-1]
+            if high >= 0.02:
+                tip = f"{bars.kind} {bars.names[index]}, {name}: {bytes_text(int(amount))}"
+                x, width = _bar(index, len(bars.names), number, len(several))
+                yield svg.box(x, bottom - high, width, high, TIERS[name], tip)
     yield svg.box(LEGEND, top + 4, 13, 13, TIERS[name])
     yield svg.text(LEGEND + 20, top + 15, name)
     if near:
@@ -260,95 +286,20 @@ def _memory(
         yield from _names(bars, bottom)
 
 
-# ---- traffic ----
-
-
-def traffic_matrix(answer: Answer, leaves: int) -> Floats:
-    """Expected bytes of a step by sender and receiver, f64[ranks, ranks] (`cost/traffic`)."""
-    ranks = answer.layout.ranks
-    # with fewer leaves than ranks some would have no samples, and nothing to send
-    while leaves < ranks:
-        leaves *= 2
-    batch = answer.work.batch
-    shape = StepShape(
-        batch=batch,
-        leaves=leaves,
-        parameters=answer.work.dense.parameters,
-        route=answer.layout.route,
-        unique_rows=answer.work.unique_rows,
-        wires=answer.work.wires.specs,
-    )
-    tables = answer.plan.tables
-    work = answer.work
-    demand = MeanDemand(tables, work.pooling, sample_cuts(ranks, batch, leaves), work.distinct)
-    matrix: Floats = total(step_traffic(answer.plan, shape, demand), ranks).astype(np.float64)
-    return matrix
-
-
-def _grouped(answer: Answer, matrix: Floats) -> tuple[Floats, str]:
-    """The matrix by rank, by node, or by several nodes; and what a row is."""
-    layout = answer.layout
-    if layout.ranks <= MOST_RANKS:
-        # what stays on a rank would outshine all that travels
-        np.fill_diagonal(matrix, 0.0)
-        return matrix, "rank"
-    together = -(-layout.nodes // MOST_CELLS)
-    step = layout.ranks_per_node * together
-    heads: Ints = np.arange(0, layout.ranks, step)
-    by_sender = np.add.reduceat(matrix, heads, axis=0)
-    grouped: Floats = np.add.reduceat(by_sender, heads, axis=1)
-    return grouped, "node" if together == 1 else f"group of {together} nodes"
-
-
-def _traffic(answer: Answer, top: float, leaves: int) -> Iterator[str]:
-    """Who sends how many bytes to whom."""
-    matrix, kind = _grouped(answer, traffic_matrix(answer, leaves))
-    count = len(matrix)
-    cell = HEAT_SIZE / count
-    most = float(matrix.max()) or 1.0
-    yield svg.text(LEFT, top - 16, f"bytes from {kind} to {kind} in a step", 13, bold=True)
-    yield '<g shape-rendering="crispEdges">'
-    yield svg.box(LEFT, top, HEAT_SIZE, HEAT_SIZE, svg.shade(0.0))
-    for row in range(count):
-        for column in range(count):
-            size = float(matrix[row, column])
-            if size:
-                x = LEFT + column * cell
-                y = top + row * cell
-                tip = ""
-                if count <= MOST_RANKS // 2:
-                    tip = f"{kind} {row} to {column}: {bytes_text(int(size))}"
-                # cells overlap a little, or renderers show hairs between them
-                yield svg.box(x, y, cell + 0.05, cell + 0.05, svg.shade(size / most), tip)
-    yield "</g>"
-    per_node = answer.layout.ranks_per_node
-    if kind == "rank" and 1 < per_node < count:
-        for edge in range(per_node, count, per_node):
-            at = edge * cell
-            yield svg.line(LEFT + at, top, LEFT + at, top + HEAT_SIZE, "#ffffff")
-            yield svg.line(LEFT, top + at, LEFT + HEAT_SIZE, top + at, "#ffffff")
-    step = svg.label_step(count, cell)
-    for index in range(0, count, step):
-        at = cell * (index + 0.5)
-        label = str(index)
-        yield svg.text(LEFT + at, top + HEAT_SIZE + 16, label, 11, svg.QUIET, "middle")
-        yield svg.text(LEFT - 8, top + at + 4, label, 11, svg.QUIET, "end")
-    middle = HEAT_SIZE / 2
-    yield svg.text(LEFT + middle, top + HEAT_SIZE + 36, f"to {kind}", 12, svg.QUIET, "middle")
-    yield svg.text(LEFT - 44, top + middle, f"from {kind}", 12, svg.QUIET, "middle", turned=True)
-    x = LEFT + HEAT_SIZE + 24
-    for tint in range(40):
-        y = top + 160 * (1 - (tint + 1) / 40)
-        yield svg.box(x, y, 14, 4.1, svg.shade(tint / 39))
-    for level in (0.0, 0.5, 1.0):
-        yield svg.text(x + 20, top + 160 * (1 - level) + 4, _short(level * most), 11)
-    if kind != "rank":
-        yield svg.text(x, top + 188, "the diagonal is", 11, svg.QUIET)
-        inside = "inside the node" if kind == "node" else "inside the group"
-        yield svg.text(x, top + 202, inside, 11, svg.QUIET)
-    elif 1 < per_node < count:
-        yield svg.text(x, top + 188, "white lines:", 11, svg.QUIET)
-        yield svg.text(x, top + 202, "nodes", 11, svg.QUIET)
+def _traffic(answers: Sequence[Answer], top: float, leaves: int) -> Iterator[str]:
+    """Who sends how many bytes to whom, under each answer, in one scale."""
+    matrices = [grouped(answer, traffic_matrix(answer, leaves)) for answer in answers]
+    scale = Scale([matrix for matrix, _ in matrices])
+    left = LEFT
+    titles = ["", " under the plan in use"][: len(answers)]
+    for answer, (matrix, kind), words in zip(answers, matrices, reversed(titles)):
+        yield svg.text(
+            left, top - 16, f"bytes from {kind} to {kind} in a step{words}", 13, bold=True
+        )
+        yield from heat_map(matrix, kind, answer.layout.ranks_per_node, scale, left, top)
+        left += HEAT_SIZE + 84
+    nodes = 1 < answers[-1].layout.ranks_per_node < len(matrices[-1][0])
+    yield from heat_legend(scale, matrices[-1][1], nodes, left - 60, top)
 
 
 def _bounds(answer: Answer, top: float) -> Iterator[str]:

@@ -62,7 +62,7 @@ def missing_bytes(question: PlanQuestion) -> int:
         capacity,
     )
     limits = capacity.limits
-    excess = np.maximum(options.peak_bytes - limits, 0.0).max(axis=1)
+    excess = np.maximum(options.peak_bytes[:, : limits.size] - limits, 0.0).max(axis=1)
     fullest = float(np.minimum.reduceat(excess, options.start[:-1]).max())
     whole_bytes = options.bytes[:, :3].sum(axis=1)
     least_bytes = float(np.minimum.reduceat(whole_bytes, options.start[:-1]).sum())

@@ -8,12 +8,14 @@ worth more fast memory than another (MTrainS, 2023: bandwidth demand per byte).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from neocpu.core.types import Ints
 from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.machines.machine import MEMORIES, Machine
+from neocpu.plan.machines.unequal import UnequalRanks
 from neocpu.tables.tiers.placement import AUTO, LOAD_FACTOR, PLACEMENTS
 
 # Part of the fast memory that is left for activations and the dense part, which are there only, as
@@ -46,7 +48,8 @@ class Capacity:
     hbm, ddr, ssd : bytes for tables (0: no limit). total : for tables in all memories together
     (0: no limit). memories : that there are. placements : of each table, or one for all; "auto":
     the search chooses. buffers : does what a step holds for tables besides their rows count too
-    (`cost.capacity.buffer_bytes`), in the fast memory?
+    (`cost.capacity.buffer_bytes`), in the fast memory? unequal : ranks that have a part of it.
+    taken : bytes of hbm, ddr and ssd that other jobs hold, of each rank (none: 0).
     """
 
     hbm: int = 0
@@ -56,6 +59,8 @@ class Capacity:
     memories: tuple[str, ...] = MEMORIES
     placements: tuple[str, ...] = ("hbm",)
     buffers: bool = False
+    unequal: tuple[UnequalRanks, ...] = ()
+    taken: tuple[tuple[int, int, int], ...] = ()
 
     @classmethod
     def of_machine(
@@ -68,14 +73,20 @@ class Capacity:
 
         reserved : part of the fast memory that is not for them.
         """
-        sizes = {}
+        sizes: dict[str, Any] = {}
         for name in MEMORIES:
             memory = getattr(machine, name)
             # a memory that ranks of a node share is divided among them
             size = machine.share(memory.capacity_bytes, memory)
             sizes[name] = int(size * (1.0 - reserved) if name == machine.fast else size)
         memories = tuple(name for name in MEMORIES if sizes[name])
-        return cls(**sizes, memories=memories, placements=placements, buffers=True)
+        return cls(
+            **sizes,
+            memories=memories,
+            placements=placements,
+            buffers=True,
+            unequal=machine.unequal,
+        )
 
     @property
     def limits(self) -> Floats:

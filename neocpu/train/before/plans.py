@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import choose
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
+from neocpu.parallel.sharding.pins import choose_pins
 from neocpu.parallel.sharding.plan import (
     Plan,
     PlanSpec,
@@ -78,8 +79,7 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
         return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
     from neocpu.plan.files import plan_file
 
-    file = plan_file.loads(plan_file.read_text(spec), spec)
-    return plan_of_file(config, file, ranks, per_node, work)
+    return plan_of_file(config, plan_file.load(spec), ranks, per_node, work)
 
 
 def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) -> Plan:
@@ -249,6 +249,7 @@ def workload(
         distinct=distinct or {},
         unique_rows=config.parallel.unique_rows,
         wires=wires_of(config),
+        pins=choose_pins(config.tables, config.parallel.pins),
     )
 
 

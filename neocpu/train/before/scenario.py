@@ -64,6 +64,15 @@ def refuse_towers(config: Config) -> None:
         )
 
 
+def _refuse_unequal(machine: "Machine") -> None:
+    """Raise ConfigError for a machine whose ranks are unequal."""
+    if machine.unequal:
+        raise ConfigError(
+            f"machine {machine.name}: ranks of a simulation are alike, and [[unequal]] says "
+            "otherwise; ask `neocpu plan --machine`, or see jitter.slow_ranks"
+        )
+
+
 def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork:
     """The dense layers of a config's model."""
     layout = config.layout(dense_features)
@@ -138,6 +147,7 @@ def scenario_of(
 
     refuse_towers(config)
     machine = changes.of_machine(machine)
+    _refuse_unequal(machine)
     work = work_of(config, machine, ranks, changes, facts)
     batch = work.batch
     if batch < ranks:

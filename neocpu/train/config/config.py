@@ -26,7 +26,6 @@ from neocpu.core.types import Tree
 from neocpu.ingest.settings import DataConfig, ReadersConfig, feature_names
 from neocpu.parallel.exchange.wire_formats import WiresConfig
 from neocpu.parallel.settings import ParallelConfig
-from neocpu.parallel.sharding.plan import choose_schemes, is_plan_file
 from neocpu.parallel.transport.throttle import link_speeds
 from neocpu.plan.search.planners import PLANNERS
 from neocpu.tables.hdf5.disk import SIGNATURE
@@ -365,8 +364,7 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
                 'of another kind, or have pooling "none"; leave parallel.towers out'
             )
         key_groups(config.tables, data.deduplicate)
-        if not is_plan_file(config.parallel.plan):
-            choose_schemes(config.tables, config.parallel.plan)
+        config.parallel.check_choices(config.tables)
         link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error

@@ -107,17 +107,17 @@ def restore_world(
 
 
 def without_plan_file(config: Config) -> Config:
-    """A config that plans for its own ranks: a plan's file was for those of the run, and may be
-    gone.
+    """A config that plans for its own ranks: a plan's file and pins were for those of the run, and
+    the file may be gone.
     """
-    if not is_plan_file(config.parallel.plan):
-        return config
-    return replace(config, parallel=replace(config.parallel, plan=AUTO))
+    plan = AUTO if is_plan_file(config.parallel.plan) else config.parallel.plan
+    return replace(config, parallel=replace(config.parallel, plan=plan, pins={}))
 
 
 def _names_plan(overrides: Sequence[str]) -> bool:
-    """Does one of the overrides set `parallel.plan`?"""
-    return any(override.partition("=")[0].strip() == "parallel.plan" for override in overrides)
+    """Does one of the overrides set `parallel.plan` or pins?"""
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    return any(key == "parallel.plan" or key.startswith("parallel.pins") for key in keys)
 
 
 def _temporary_folder() -> Path:
