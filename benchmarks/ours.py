@@ -65,6 +65,7 @@ class NeocpuLookup:
     ) -> None:
         wait_as_in_training()
         from neocpu.parallel.sharding.schemes import Shard
+        from neocpu.parallel.transport.buffers import Buffers
         from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
         from neocpu.tables.specs.specs import TableSpec
 
@@ -76,7 +77,8 @@ class NeocpuLookup:
         self._layout = EntryLayout(np.arange(T, dtype=np.int64), np.arange(T, dtype=np.int64) * D)
         weights = np.zeros(0, np.float32) if weights is None else weights
         self._batches = [Lookups(shape.offsets(), rows, weights, shape.samples) for rows in batches]
-        self._out = np.zeros((shape.samples, T * D), np.float32)
+        # as a step has it
+        self._out = Buffers().matrix("E", shape.samples, T * D, np.float32)
         self._steps = 0
         # First touch of every row that will be read.
         for batch in self._batches:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.kernels.compile.jit import kernel
+from neocpu.kernels.numbers.rounding import CANONICAL_NAN
 from neocpu.kernels.operands import Bag, Bags, Entries, Lines, Terms, WideBags
-from neocpu.kernels.rows import lookup, pooling
+from neocpu.kernels.rows import lone, lookup, pooling
 from neocpu.kernels.rows.compensated import BagGroup, round_group
 from neocpu.kernels.rows.pooling import sum_plain
 from neocpu.kernels.simd.ahead import near_of
@@ -20,6 +21,7 @@ from neocpu.kernels.simd.quiet import QUIET, X86
 from neocpu.kernels.twins.numbers.exact import exact_sum, whole
 from neocpu.kernels.twins.rows import lookup as lookup_twin
 from neocpu.kernels.twins.rows import pooling as twin
+from neocpu.parallel.transport.buffers import in_lines
 from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
 
 WIDTHS = (1, 2, 3, 4, 5, 15, 16, 17, 20, 63, 64, 67, 100, 128, 149)
@@ -194,6 +196,27 @@ def test_no_lookup_is_plus_zero_and_minus_zero_is_not_stored():
     for offsets in ([0, 2, 3], [0, 1, 1]):
         out = one_table(table, offsets, [0, 0, -1]).pooled(lookup)
         assert out.tobytes() == bytes(24)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_a_large_output(weighted, shift):
+    # aligned to a cache line they are written past the caches, shifted by a number they are not
+    rng = np.random.default_rng(shift)
+    width = np.array([32])
+    bags = lone.LARGE // 32 + 5
+    table = floats(rng, 100 * 32, "special")
+    rows = rng.integers(-1, 100, bags)
+    weights = floats(rng, bags, "special") if weighted else NONE
+    out = in_lines(bags * 32 + 1, np.float32)[shift : shift + bags * 32]
+    entries = Entries(np.zeros(1, np.int64), width, width, np.array([0, bags]))
+    lines = Lines(np.zeros(1, np.int64), width)
+    lookup.pooled_rows(table, entries, Bags(np.arange(bags + 1), rows, weights), False, lines, out)
+    with np.errstate(all="ignore"):
+        terms = table.reshape(100, 32)[rows] * (weights[:, None] if weighted else np.float32(1))
+        expected = np.where(rows[:, None] < 0, np.float32(0), terms) + np.float32(0)
+    expected[np.isnan(expected)] = CANONICAL_NAN
+    assert_same(out.reshape(bags, 32), expected)
 
 
 def test_a_tie_is_decided_by_the_last_bit_there_is():

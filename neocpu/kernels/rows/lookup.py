@@ -20,13 +20,13 @@ from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.operands import Bag
 from neocpu.kernels.rows.compensated import NO_ATTEMPT, BagGroup, may_compensate, try_group
+from neocpu.kernels.rows.lone import goes_past, pool_or_copy
 from neocpu.kernels.rows.pooling import (
     SMALL,
     TASKS,
     bare_terms,
     canonical,
     entry_of,
-    pool_bag,
     sum_plain,
     task_bags,
     task_count,
@@ -35,16 +35,19 @@ from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd.bags import bare, view
 from neocpu.kernels.simd.decoders import fetch_row, read_row
 from neocpu.kernels.simd.flags import may_ask, rounded
+from neocpu.kernels.simd.memory import settle_past
 from neocpu.kernels.simd.quiet import QUIET
 from neocpu.kernels.simd.record_views import bare_record
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.float64]
 
-GROUP = 16  # bags that are checked together
+GROUP = 32  # bags that are checked together: to read the flag takes as long as some rows
 ROOM = 4096  # columns of them, at most: their fp64 sums wait in the cache until the flag is read
-# Of compensated sums fewer, so that hardly any group has a term that is too small for them.
-GROUPED = 512 if QUIET else ROOM
+# Columns times lookups of them, where sums are compensated: hardly any such group has a term that
+# is too small for them. Of long bags there are as many columns as of those of 20.
+GROUPED = 512 * 20
+FEW = 4  # bags that are left of an entry: fewer are checked together with those of the next
 DOUBTS = 4  # groups that are not added plainly after one in which a sum was rounded
 AHEAD = 8  # lookups
 CHAINS = 16  # partial sums of a dot product
@@ -53,16 +56,16 @@ ROUNDING = 1.0 / (1 << 50)
 
 
 @inlined
-def group_end(entry, k, begin, last):
+def group_end(entry, k, begin, last, room):
     """End of the group of bags that begins at `begin`, in entry k: `GROUP` of them, or fewer with
-    `GROUPED` columns in all.
+    `room` columns in all.
     """
     columns = 0
     end = begin
     while end < last and end - begin < GROUP:
         while entry.first[k + 1] <= end:
             k += 1
-        fitting = max(0, GROUPED - columns) // max(entry.width[k], 1)
+        fitting = max(0, room - columns) // max(entry.width[k], 1)
         if end == begin:
             # a group has a bag, however wide
             fitting = max(fitting, 1)
@@ -96,6 +99,23 @@ def group_sums(terms, entry, offsets, k, begin, end, sums):
             place += width
         b = stop
     return not rounded()
+
+
+@inlined
+def next_group(terms, entry, offsets, k, begin, last):
+    """(end, may the processor be asked?) of the group of bags from `begin` on, in entry k."""
+    end = min(begin + GROUP, last)
+    lookups = offsets[end] - offsets[begin]
+    # rows of bags of one are not added
+    if lookups <= end - begin or not may_ask(terms.values, terms.weights):
+        return end, False
+    if not QUIET:
+        return group_end(entry, k, begin, last, ROOM), True
+    # compensated sums are those of one entry
+    left = entry.first[k + 1] - begin
+    stop = min(begin + left, last) if left >= FEW else last
+    room = GROUPED * (end - begin) // lookups
+    return group_end(entry, k, begin, stop, min(max(room, 512), ROOM)), True
 
 
 @inlined
@@ -141,11 +161,10 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
     while begin < last:
         while first[k + 1] <= begin:
             k += 1
-        end = group_end(entry, k, begin, last)
+        end, asks = next_group(terms, entry, offsets, k, begin, last)
+        asks = asks and doubt == 0
         exact = False
         compensated = False
-        several = offsets[end] - offsets[begin] > 2 * (end - begin)
-        asks = doubt == 0 and several and may_ask(terms.values, terms.weights)
         if asks and may_compensate(terms, entry, k, end):
             group = BagGroup(k, begin, end)
             compensated, attempts = try_group(
@@ -166,6 +185,7 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
             width = entry.width[k]
             pitch = lines.pitch[k]
             place = lines.place[k] + (begin - first[k]) * pitch
+            past = goes_past(out, place, pitch, width)
             for b in range(begin, stop):
                 bag = Bag(offsets[b], offsets[b + 1], base, stride, width)
                 line = view(out, place + (b - begin) * pitch, width)
@@ -173,13 +193,15 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
                     round_line(view(sums, summed, width), line)
                     summed += width
                 elif not compensated:
-                    pool_bag(terms, bag, line, acc)
+                    pool_or_copy(terms, bag, past, line, acc)
                 # by the whole length, pruned lookups included (docs/arithmetic.md §3); by 1 changes
                 # nothing
                 if mean and bag.hi - bag.lo > 1:
                     divide(line, np.float32(bag.hi - bag.lo))
             begin = stop
         doubt = max(0, doubt - 1)
+    # who is told that this task is over must see its lines
+    settle_past()
 
 
 @parallel_kernel

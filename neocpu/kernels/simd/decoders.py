@@ -24,8 +24,8 @@ from numba.core.typing import Signature
 from numba.extending import intrinsic
 
 from neocpu.core.formats import FORMATS, FP16, INFERENCE, SmallFloat
-from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, prefetch_line, splat
-from neocpu.kernels.simd.quiet import QUIET, quiet_fma
+from neocpu.kernels.simd import F32, F64, I1, I8, I32, I64, call, data, prefetch_line, splat
+from neocpu.kernels.simd.quiet import QUIET, X86, quiet_fma
 from neocpu.kernels.simd.tiles import LANES, target
 
 ROWS = FORMATS | INFERENCE  # formats that kernels read
@@ -273,6 +273,23 @@ def _widened(builder: ir.IRBuilder, numbers: ir.Value) -> ir.Value:
     return _plus_zero(builder, builder.fpext(numbers, ir.VectorType(F64, numbers.type.count)))
 
 
+def _each_vector(
+    rows: RowDecoder,
+    address: ir.Value,
+    width: ir.Value,
+    most: int,
+    body: Callable[[ir.Value, ir.Value], None],
+) -> None:
+    """body(column, numbers) for all columns of a row, `most` of them at once."""
+    b = rows.builder
+    done = b.and_(width, I64(-most))
+    # whole vectors, then single columns: the row behind may not be read, it can be the table's last
+    for lanes, first, last in ((most, I64(0), done), (1, done, width)):
+        scales = rows.scales(address, lanes)
+        with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
+            body(c, rows.vector(address, scales, c, 0, lanes))
+
+
 def _row_copy(
     finish: Callable[[ir.IRBuilder, ir.Value], ir.Value], element: ir.Type, most: int = LANES
 ) -> Any:
@@ -281,20 +298,15 @@ def _row_copy(
     """
 
     def codegen(context, b, signature, args):
-        width = args[3]
         rows = _decoder(context, b, signature, args)
-        address = rows.row(args[1])
         out = data(context, b, signature, args, 4)
-        done = b.and_(width, I64(-most))
-        # whole vectors, then single columns: the row behind may not be read, it can be the table's
-        # last
-        for lanes, first, last in ((most, I64(0), done), (1, done, width)):
-            scales = rows.scales(address, lanes)
-            vector = ir.VectorType(element, lanes)
-            with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
-                numbers = finish(b, rows.vector(address, scales, c, 0, lanes))
-                target = b.bitcast(b.gep(out, [c]), vector.as_pointer())
-                b.store(numbers, target, align=8 if element == F64 else 4)
+
+        def copy(c: ir.Value, numbers: ir.Value) -> None:
+            numbers = finish(b, numbers)
+            target = b.bitcast(b.gep(out, [c]), numbers.type.as_pointer())
+            b.store(numbers, target, align=8 if element == F64 else 4)
+
+        _each_vector(rows, rows.row(args[1]), args[3], most, copy)
         return context.get_dummy_value()
 
     @intrinsic
@@ -311,6 +323,46 @@ read_row = _row_copy(_as_stored, F32)
 # the stores before it waits for them (`simd/square_sums.py`).
 canonical_row = _row_copy(_canonical, F32, min(LANES, 8))
 widened_row = _row_copy(_widened, F64)
+
+
+@intrinsic
+def lone_row(typingctx, values, rows, stride, width, weight, past, out):
+    """out[:width] f32 = the numbers of a row, times a weight, canonical; two others are prefetched.
+
+    rows : elements at which they start: of the row, of one that is needed soon, of one much later.
+    past : is `out` written past the caches? Then it is aligned to a cache line.
+    """
+
+    def codegen(context, b, signature, args):
+        _, rows, stride, width, weight, past, out = args
+        values, out = (data(context, b, signature, args, q) for q in (0, 6))
+        decoder = RowDecoder(context, b, signature.args[0], values, stride)
+        address, near, far = (decoder.row(row) for row in cgutils.unpack_tuple(b, rows))
+
+        def copy(past: bool) -> None:
+            def body(c: ir.Value, numbers: ir.Value) -> None:
+                lanes = numbers.type.count
+                if lanes > 1:
+                    prefetch_line(b, decoder.codes(far, c), 2)
+                    prefetch_line(b, decoder.codes(near, c), 3)
+                numbers = _canonical(b, b.fmul(numbers, splat(b, weight, lanes)))
+                target = b.bitcast(b.gep(out, [c]), numbers.type.as_pointer())
+                store = b.store(numbers, target, align=4 * lanes if past else 4)
+                if past:
+                    store.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
+
+            _each_vector(decoder, address, width, LANES, body)
+
+        with b.if_else(b.and_(past, I1(int(X86)))) as (then, otherwise):
+            with then:
+                copy(True)
+            with otherwise:
+                copy(False)
+        return context.get_dummy_value()
+
+    i = types.int64
+    starts = types.UniTuple(i, 3)
+    return types.void(values, starts, i, i, types.float32, types.boolean, out), codegen
 
 
 def _row_fetch(locality: int) -> Any:

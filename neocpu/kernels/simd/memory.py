@@ -1,7 +1,7 @@
-"""How does a kernel move unaligned bytes?
+"""How does a kernel move unaligned bytes, and wait for bytes that it wrote past the caches?
 
-By memcpy, and by words that are loaded and stored at any byte. Words are little-endian, as on all
-machines that Numba supports and in the file formats that these kernels read.
+By memcpy, by words that are loaded and stored at any byte, and by a fence. Words are little-endian,
+as on all machines that Numba supports and in the file formats that these kernels read.
 """
 
 from llvmlite import ir
@@ -9,7 +9,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import I64, data
+from neocpu.kernels.simd import I64, call, data
+from neocpu.kernels.simd.quiet import X86
 
 # LLVM type of each word
 _WORDS = {types.uint64: ir.IntType(64), types.uint32: ir.IntType(32)}
@@ -75,3 +76,15 @@ load_u64 = _load(types.uint64)
 load_u32 = _load(types.uint32)
 store_u64 = _store(types.uint64)
 store_u32 = _store(types.uint32)
+
+
+@intrinsic
+def settle_past(typingctx):
+    """What this thread wrote past the caches is seen before what it writes from now on."""
+
+    def codegen(context, builder, signature, args):
+        if X86:
+            call(builder, "llvm.x86.sse.sfence", ir.VoidType())
+        return context.get_dummy_value()
+
+    return types.void(), codegen

@@ -9,9 +9,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.types import Elements
+from neocpu.tables.storage.arena import LINE
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Counts = NDArray[np.int64]
+
+
+def in_lines(size: int, dtype: type[Scalar] | np.dtype[Scalar]) -> NDArray[Scalar]:
+    """Uninitialised flat array that begins with a cache line: large outputs of lookups are then
+    written past the caches.
+    """
+    array = np.empty(size + LINE, dtype)
+    start = -array.ctypes.data % LINE // array.itemsize
+    return array[start : start + size]
 
 
 class Buffers:
@@ -25,7 +35,7 @@ class Buffers:
         array = self._arrays.get(name)
         if array is None or array.size < size or array.dtype != dtype:
             # sizes of messages differ a little from batch to batch: with some room they soon fit
-            array = self._arrays[name] = np.empty(size + size // 8, dtype)
+            array = self._arrays[name] = in_lines(size + size // 8, dtype)
         return array[:size]
 
     def matrix(

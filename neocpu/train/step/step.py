@@ -98,7 +98,6 @@ class TrainStep:
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(options.bucket_bytes)
-        self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
             node: np.empty(model.flat.size, np.float32)
             for node in self.buckets["lower"].reduction.nodes[comm.rank]
@@ -219,14 +218,15 @@ class TrainStep:
         return turn.lookup
 
     def _forward_bottom(self, turn: Turn) -> None:
-        samples = turn.batch.labels.size
-        if len(self._E) < samples:
-            self._E = np.empty((samples, self.model.columns), np.float32)
-        self.model.forward_bottom(turn.batch.dense, self._E[:samples])
+        self.model.forward_bottom(turn.batch.dense, self._vectors(turn.batch))
+
+    def _vectors(self, batch: BatchLike) -> NDArray[np.float32]:
+        """E f32[B, columns] of the batch whose turn it is."""
+        return self._buffers.matrix("E", batch.labels.size, self.model.columns, np.float32)
 
     def _logits(self, turn: Turn) -> NDArray[np.float32]:
         assert turn.lookup is not None
-        E = self._E[: turn.batch.labels.size]
+        E = self._vectors(turn.batch)
         return self.model.forward_top(E, turn.lookup.finish(E))
 
     def _forward_top(self, turn: Turn) -> None:
@@ -234,7 +234,7 @@ class TrainStep:
         batch = turn.batch
         weights = getattr(batch, "weights", None)
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
-        E = self._E[: batch.labels.size]
+        E = self._vectors(batch)
         # before the backward pass: no weight has met it yet
         self.soundness.losses(turn, loss, E)
         for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
