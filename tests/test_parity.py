@@ -6,6 +6,7 @@ what outlives them; `test_parity_kills.py` kills processes.
 
 import gc
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from neocpu.parallel.parity.records import checksum
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.storage.lasting import LastingFile
+from neocpu.train.checkpoint import keeping
 from neocpu.train.checkpoint.keeping import RECORD
 from neocpu.train.run.online import OnlineTrainer
 from neocpu.train.run.trainer import Trainer
@@ -146,13 +148,15 @@ def test_a_run_goes_on_whoever_is_killed_whenever(
     parity = data.draw(st.integers(1, 3))
     kill = Kill(data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, 110)), True)
     kill.after = data.draw(st.booleans())
+    every = data.draw(st.integers(1, 3))
     sets = (*SHAPES[shape], f"checkpoint.parity={parity}", f'memory.folder="{memory}"')
+    sets += (f"checkpoint.parity_every={every}",)
     if not killed(log, folder / "out", kill, *sets, ranks=ranks):
         assert not left_of(memory)
         return
     files = left_of(memory)
     begun = len(files) == ranks and min(
-        LastingFile.open(p, lock=False).step for p in files.values()
+        LastingFile.open(p, lock=False).turn for p in files.values()
     )
     lost = data.draw(st.integers(-1, ranks - 1))  # -1: none
     gone = lost in files and data.draw(st.booleans())
@@ -234,6 +238,33 @@ def test_memory_that_is_too_small_is_told_beforehand(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"do not fit /dev/shm, of which [\d,.]+ MiB are free"):
         LastingFile.create(path, {}, 1 << 50, 0)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("parity", [1, 3])
+def test_files_take_the_room_that_was_asked_for_beforehand(
+    parity: int, log: Path, memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    complete = LastingFile.complete
+
+    def seen(file: LastingFile, turn: int) -> None:
+        complete(file, turn)
+        sizes.append(file.path.stat().st_size)
+
+    monkeypatch.setattr(LastingFile, "complete", seen)
+    sets = (f"checkpoint.parity={parity}", f'memory.folder="{memory}"', "tables.one.rows=50_000")
+    run(log, tmp_path / "out", *sets, ranks=4)
+    needs: list[int] = []
+    monkeypatch.setattr(keeping, "check_folder", lambda config, out, size: needs.append(size))
+    run(log, tmp_path / "again", *sets, ranks=4)
+    # pages, and what the file says of its run
+    assert 0 < max(sizes) - max(needs) / 4 < 1 << 16
+    monkeypatch.undo()
+    usage = shutil.disk_usage(tmp_path)._replace(free=4 * max(sizes) - (1 << 20))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(TrainingError, match=r"MiB of rows with their parity do not fit .*memory, "):
+        run(log, tmp_path / "refused", *sets, ranks=4)
+    assert not left_of(memory)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def step_of(memory: Path) -> int:
     steps = []
     for path in memory.iterdir():
         try:
-            steps.append(LastingFile.open(path, lock=False).step)
+            steps.append(LastingFile.open(path, lock=False).turn)
         except StorageError:  # it is just being made
             return -1
     return min(steps, default=-1)

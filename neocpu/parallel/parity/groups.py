@@ -49,6 +49,17 @@ def record_words(plan: Plan, shard: Shard, state_floats: tuple[int, int]) -> int
     return -(-(shard_bytes(plan.tables[shard.table], row, state_floats) + 1) // WORD)
 
 
+def parity_bytes(plan: Plan, data_ranks: int, state_floats: tuple[int, int]) -> int:
+    """Bytes of the parity that a rank of a plan holds, at most."""
+    if plan.ranks < 2:
+        return 0
+    words = [0] * plan.ranks
+    for shard in plan.shards:
+        height = shard.rows[1] - shard.rows[0]
+        words[shard.rank] += height * record_words(plan, shard, state_floats)
+    return WORD * max(words) // min(data_ranks, plan.ranks - 1)
+
+
 @dataclass(frozen=True)
 class RankChunks:
     """How the rows of one rank are cut into chunks.

@@ -9,6 +9,7 @@ arXiv 2104.01981.)
 
 So after a kill at any moment the files of two ranks are a step apart at most, and whoever is ahead
 has the log that takes it back. Deltas are of bits, not of numbers: a parity of sums would drift.
+Several steps may follow as one turn; a row is then logged, and travels, once for all of them.
 """
 
 import json
@@ -28,6 +29,7 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.shard_rows import ShardRows
 from neocpu.tables.storage.lasting import LastingFile, LogEntry, Words
 
+NOTE_ROOM = 1 << 16  # bytes of a note beside the dense parameters
 HEAD = 3  # words of a part of a message before its records: base, words, how many
 
 Changed = Mapping[int, tuple[Ints, Words]]  # shard -> its rows, and their records or deltas
@@ -67,7 +69,9 @@ class ParityKeeper:
         }
         self._file: LastingFile | None = None
         self._noted: dict[int, list[tuple[Ints, Words]]] = {}
+        self._is_noted: list[Bytes] = []  # of each shard, u8[rows]
         self._sums = dict.fromkeys(members, 0)
+        self._turn = 0
         self.step = -1
         self.sent = 0
         self.seconds = 0.0
@@ -92,10 +96,12 @@ class ParityKeeper:
     # ---- what changes ----
 
     def _note(self, shard: int, rows: Ints) -> None:
-        """Rows of a shard are about to change."""
+        """Rows of a shard, each once, are about to change."""
         begun = time.perf_counter()
         assert self._file is not None
-        rows = rows.copy()  # they lie in scratch
+        # a copy, as they lie in scratch; what a row was before its first change is what counts
+        rows = rows[self._is_noted[shard][rows] == 0]
+        self._is_noted[shard][rows] = 1
         old = self._records.read(shard, rows)
         self._file.log(LogEntry(shard, 0, rows, old))
         self._records.updated(shard)[rows] = 1
@@ -107,11 +113,8 @@ class ParityKeeper:
         deltas = {}
         own_sum = self._sums[self._comm.rank]
         for shard, parts in self._noted.items():
-            rows, old = parts[0]
-            if len(parts) > 1:
-                # what a row was before it was first noted
-                rows, places = np.unique(np.concatenate([r for r, _ in parts]), return_index=True)
-                old = np.concatenate([records for _, records in parts])[places]
+            rows, old = (np.concatenate(arrays) for arrays in zip(*parts))
+            self._is_noted[shard][rows] = 0
             new = self._records.read(shard, rows)
             # the checksum is linear
             own_sum += checksum(shard, rows, new - old)
@@ -167,13 +170,14 @@ class ParityKeeper:
     def _complete(self, step: int, note: bytes) -> None:
         """All that belongs to a step is there. Collective."""
         assert self._file is not None
-        head = json.dumps({str(rank): number for rank, number in self._sums.items()}).encode()
-        self._file.write_note(step, head + b"\n" + note)
-        self._file.complete(step)
+        head = json.dumps([step, list(self._sums.items())]).encode()
+        self._file.write_note(self._turn, head + b"\n" + note)
+        self._file.complete(self._turn)
         self.step = step
-        # from here on nobody needs the step before any more
+        # from here on nobody needs the turn before any more
         self._comm.barrier()
-        self._file.begin(step + 1)
+        self._turn += 1
+        self._file.begin(self._turn)
 
     def begin(self, rows: ShardRows, step: int, note: bytes) -> None:
         """The rows as they are now, after `step` steps, are the first that can be brought back.
@@ -184,7 +188,7 @@ class ParityKeeper:
         assert self._file is not None
         error: NeocpuError | None = None
         try:
-            self._file.reserve_notes(len(note) + (1 << 16))
+            self._file.reserve_notes(len(note) + NOTE_ROOM)
         except NeocpuError as problem:
             error = problem
         self._comm.agree(error)
@@ -194,6 +198,7 @@ class ParityKeeper:
             raise RuntimeError(f"records of {self._records.words} words, not {own.words}")
         for shard, height in enumerate(rows.heights.tolist()):
             self._records.updated(shard)[rows.existing(shard, 0, height)] = 1
+            self._is_noted.append(np.zeros(height, np.uint8))
         pieces = self._records.pieces()
         while self._comm.largest((piece := next(pieces, None)) is not None):
             deltas: Changed = {}
@@ -207,7 +212,7 @@ class ParityKeeper:
         rows.before_change = self._note
 
     def follow(self, step: int, note: bytes) -> None:
-        """A step was taken: make it complete. Collective.
+        """Steps were taken, the last one is `step`: make them complete. Collective.
 
         note : what all ranks have whole, for whoever goes on from here.
         """
@@ -253,13 +258,14 @@ def parity_records(file: LastingFile, base: int, words: int) -> Words:
     return file.parity[base : base + count * words].reshape(count, words)
 
 
-def split_note(note: bytes) -> tuple[dict[int, int], bytes]:
-    """Checksums of the rows of a group by rank, and the note that `follow` was given.
+def split_note(note: bytes) -> tuple[int, dict[int, int], bytes]:
+    """The step, checksums of the rows of a group by rank, and the note that `follow` was given.
 
     Raises ValueError for a note that is damaged.
     """
     head, _, rest = note.partition(b"\n")
-    return {int(rank): int(number) for rank, number in json.loads(head).items()}, rest
+    step, sums = json.loads(head)
+    return int(step), {int(rank): int(number) for rank, number in sums}, rest
 
 
 def sum_of(records: RowRecords) -> int:

@@ -1,15 +1,17 @@
 """What outlives a process that is killed? A file in memory (/dev/shm), mapped by its owner.
 
-    head     numbers: which step is complete, how much of the log counts
+    head     numbers: which turn is complete, how much of the log counts
     facts    JSON of who wrote it, with a checksum
     data     rows of a rank with their states, mapped: kernels work on them
     parity   of other ranks' rows, mapped
-    notes    of the last complete step and of the one before it, each with a checksum
-    log      what was in data and parity before the step under way
+    notes    of the last complete turn and of the one before it, each with a checksum
+    log      what was in data and parity before the turn under way
+
+A turn is a step, or some steps that count together.
 
 What a process stored in mapped memory, and what it wrote, is there in this order for whoever opens
 the file afterwards, whatever killed the process; a host that halts takes it along. So a row's
-bytes are logged before they change, and a step counts once its number is in the head.
+bytes are logged before they change, and a turn counts once its number is in the head.
 """
 
 import json
@@ -38,10 +40,10 @@ except ImportError:  # not on Windows
 
 Words: TypeAlias = NDArray[np.uint64]
 
-MAGIC = 0x31_59_54_52_41_50_4E  # "NPARTY1"
+MAGIC = 0x32_59_54_52_41_50_4E  # "NPARTY2"
 # numbers of the head, i64 each
-(_MAGIC, _FACTS, _FACTS_CRC, _DATA, _PARITY, _NOTE, _STEP, _LOG_STEP, _LOG_BYTES) = range(9)
-_NOTE_HEAD = 3  # numbers before a note: step, bytes, CRC-32
+(_MAGIC, _FACTS, _FACTS_CRC, _DATA, _PARITY, _NOTE, _TURN, _LOG_TURN, _LOG_BYTES) = range(9)
+_NOTE_HEAD = 3  # numbers before a note: turn, bytes, CRC-32
 _ENTRY_HEAD = 4  # numbers before an entry of the log
 PATIENCE = 3.0  # seconds that a process which was just killed may take to let go of its file
 
@@ -100,7 +102,7 @@ class LastingFile:
                 path.unlink()
                 raise
         except OSError as error:
-            raise no_room(path, total, error) from error
+            raise no_room(path.parent, total, error.strerror) from error
         file._numbers[:9] = [MAGIC, len(text), zlib.crc32(text), data, parity, 0, -1, -1, 0]
         _lock(handle)
         return file
@@ -134,26 +136,26 @@ class LastingFile:
             os.close(handle)
             raise
 
-    # ---- steps ----
+    # ---- turns ----
 
     @property
-    def step(self) -> int:
-        """The last complete step; -1: none."""
-        return int(self._numbers[_STEP])
+    def turn(self) -> int:
+        """The last complete turn; -1: none."""
+        return int(self._numbers[_TURN])
 
     @property
-    def logged_step(self) -> int:
-        """The step that the log undoes."""
-        return int(self._numbers[_LOG_STEP])
+    def logged_turn(self) -> int:
+        """The turn that the log undoes."""
+        return int(self._numbers[_LOG_TURN])
 
-    def complete(self, step: int) -> None:
-        """All of a step is in data, parity and its note."""
-        self._numbers[_STEP] = step
+    def complete(self, turn: int) -> None:
+        """All of a turn is in data, parity and its note."""
+        self._numbers[_TURN] = turn
 
-    def begin(self, step: int) -> None:
-        """Forget the log of the step before: no rank needs to go back there any more."""
+    def begin(self, turn: int) -> None:
+        """Forget the log of the turn before: no rank needs to go back there any more."""
         self._numbers[_LOG_BYTES] = 0
-        self._numbers[_LOG_STEP] = step
+        self._numbers[_LOG_TURN] = turn
 
     # ---- notes ----
 
@@ -161,36 +163,36 @@ class LastingFile:
     def _log(self) -> int:
         return self._notes + 2 * int(self._numbers[_NOTE])
 
-    def _note_at(self, step: int) -> int:
-        return self._notes + step % 2 * int(self._numbers[_NOTE])
+    def _note_at(self, turn: int) -> int:
+        return self._notes + turn % 2 * int(self._numbers[_NOTE])
 
     def reserve_notes(self, size: int) -> None:
-        """Make room for notes of `size` bytes, before the first step. Raises TrainingError."""
+        """Make room for notes of `size` bytes, before the first turn. Raises TrainingError."""
         self._numbers[_NOTE] = _pages(size + 8 * _NOTE_HEAD)
         try:
             _reserve(self._handle, self._notes, 2 * int(self._numbers[_NOTE]))
         except OSError as error:
-            raise no_room(self.path, 2 * size, error) from error
+            raise no_room(self.path.parent, 2 * size, error.strerror) from error
 
-    def write_note(self, step: int, note: bytes) -> None:
-        """Write the note of a step that is about to be complete."""
+    def write_note(self, turn: int, note: bytes) -> None:
+        """Write the note of a turn that is about to be complete."""
         if len(note) + 8 * _NOTE_HEAD > self._numbers[_NOTE]:
             raise TrainingError(
                 f"{self.path}: the notes of a step take {len(note)} bytes, more than there is room "
                 "for; leave checkpoint.parity out"
             )
-        head = np.array([step, len(note), zlib.crc32(note)], np.int64).tobytes()
-        os.pwrite(self._handle, head + note, self._note_at(step))
+        head = np.array([turn, len(note), zlib.crc32(note)], np.int64).tobytes()
+        os.pwrite(self._handle, head + note, self._note_at(turn))
 
-    def read_note(self, step: int) -> bytes:
-        """The note of a complete step. Raises StorageError where it is damaged."""
-        at = self._note_at(step)
+    def read_note(self, turn: int) -> bytes:
+        """The note of a complete turn. Raises StorageError where it is damaged."""
+        at = self._note_at(turn)
         head = np.frombuffer(os.pread(self._handle, 8 * _NOTE_HEAD, at), np.int64)
-        if head.size == _NOTE_HEAD and head[0] == step and 0 <= head[1] <= self._numbers[_NOTE]:
+        if head.size == _NOTE_HEAD and head[0] == turn and 0 <= head[1] <= self._numbers[_NOTE]:
             note = os.pread(self._handle, int(head[1]), at + 8 * _NOTE_HEAD)
             if zlib.crc32(note) == head[2]:
                 return note
-        raise StorageError(f"{self.path}: its note of step {step} is damaged")
+        raise StorageError(f"{self.path}: its note of turn {turn} is damaged")
 
     # ---- log ----
 
@@ -207,7 +209,8 @@ class LastingFile:
                     view = view[done:]
                     at += done
         except OSError as error:
-            raise no_room(self.path, sum(part.nbytes for part in parts), error) from error
+            size = sum(part.nbytes for part in parts)
+            raise no_room(self.path.parent, size, error.strerror) from error
         self._numbers[_LOG_BYTES] = at - self._log
 
     def entries(self) -> Iterator[LogEntry]:
@@ -236,15 +239,15 @@ class LastingFile:
                 self.path.unlink()
 
 
-def no_room(path: Path, size: int, error: OSError) -> TrainingError:
-    """The error that a file cannot have so many bytes."""
+def no_room(folder: Path, size: int, reason: str | None) -> TrainingError:
+    """The error that files in a folder cannot have so many bytes."""
     free = ""
     with suppress(OSError):
-        free = f", of which {shutil.disk_usage(path.parent).free / 2**20:,.1f} MiB are free"
+        free = f", of which {shutil.disk_usage(folder).free / 2**20:,.1f} MiB are free"
     return TrainingError(
-        f"{path}: {size / 2**20:,.1f} MiB of rows with their parity do not fit {path.parent}{free} "
-        f"({error.strerror}); make it larger (mount -o remount,size=...), name another folder in "
-        "memory.folder, use more hosts, or leave checkpoint.parity out"
+        f"{size / 2**20:,.1f} MiB of rows with their parity do not fit {folder}{free} ({reason}); "
+        "make it larger (mount -o remount,size=...), name another folder in memory.folder, use "
+        "more hosts, or leave checkpoint.parity out"
     )
 
 

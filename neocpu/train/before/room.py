@@ -65,12 +65,13 @@ class PlannedRun:
 
 class RankNeeds(NamedTuple):
     """What a rank needs: bytes of its tables on huge pages and on small ones, largest first, and
-    besides tables.
+    besides tables; of all that, what is in a file that outlives it (0: nothing is).
     """
 
     huge: list[preflight.Need]
     small: list[preflight.Need]
     working: int
+    lasting: int = 0
 
 
 def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool:
@@ -113,6 +114,10 @@ def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
     needs = rank_needs(run, comm.rank)
     # each sees all of the host's memory as free
     host_ranks = len(_ranks_of_host(comm))
+    if needs.lasting:
+        from neocpu.train.checkpoint.keeping import check_folder
+
+        check_folder(run.config, run.out, host_ranks * needs.lasting)
     once = needs_once(run)
     # a touched row takes a whole page; where huge ones do not fit, small ones may
     huge = preflight.fits(needs.huge, host_ranks, needs.working, once=once)
@@ -131,6 +136,9 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
     pooling = run.splits.pooling_factors()
     # every lookup another row, at worst: memory is mapped as rows are touched
     lookups = {name: int(run.samples * factor) + 1 for name, factor in pooling.items()}
+    parity = run.config.checkpoint.parity
+    if parity:  # in files, whose pages are all there from the start, and are small
+        lookups = {table.name: table.rows for table in run.plan.tables}
     rooms = run.memory.rooms(run.plan.tables, run.plan.local(rank), run.state_floats)
     huge_needs, small_needs = (
         preflight.table_needs(
@@ -142,7 +150,7 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
             page=page,
             beside=[room.narrow for room in rooms],
         )
-        for page in (HUGE, preflight.PAGE)
+        for page in (preflight.PAGE if parity else HUGE, preflight.PAGE)
     )
     working = preflight.working_memory(run.config, run.plan)
     working += preflight.buffer_memory(run.config, run.plan, rank, pooling)
@@ -154,7 +162,32 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
     working += min(run.config.checkpoint.memory, sum(need.bytes for need in small_needs))
     if cannot_write() and not is_ready(run.config, run.plan, run.memory.placements):
         working += preflight.COMPILER  # each rank compiles for itself
-    return RankNeeds(huge_needs, small_needs, working)
+    if not parity:
+        return RankNeeds(huge_needs, small_needs, working)
+    rows = sum(need.bytes for need in small_needs)
+    beside = _beside_rows(run, rank, pooling)
+    return RankNeeds(huge_needs, small_needs, working + beside, rows + beside)
+
+
+def _beside_rows(run: PlannedRun, rank: int, pooling: Mapping[str, float]) -> int:
+    """Bytes of a file that outlives a rank, beside its rows: the parity of others, two notes, and
+    the log of what a turn changes in both.
+    """
+    from neocpu.parallel.parity.groups import parity_bytes
+    from neocpu.parallel.parity.keeper import NOTE_ROOM
+
+    keys = run.config.checkpoint
+    samples = keys.parity_every * run.config.training.batch_size
+    changed = preflight.table_needs(
+        run.plan,
+        rank,
+        run.state_floats,
+        {name: int(samples * factor) + 1 for name, factor in pooling.items()},
+        page=1,
+    )
+    dense = preflight.dense_bytes(run.config, run.splits.dense_features)
+    parity = parity_bytes(run.plan, keys.parity, run.state_floats)
+    return parity + 2 * (dense + NOTE_ROOM + sum(need.bytes for need in changed))
 
 
 def beyond_home(run: PlannedRun, ranks: Iterable[int]) -> str:

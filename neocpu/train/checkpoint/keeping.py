@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from neocpu.core.types import JsonObject
 from neocpu.parallel.parity.keeper import ParityKeeper
 from neocpu.parallel.sharding.plan import Plan, to_bytes
 from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.storage.lasting import no_room
 from neocpu.train.config.config import Config
 from neocpu.train.state.state import Trained, replicated_fields
 
@@ -46,8 +48,7 @@ def keeper_of(
     record = out / RECORD
 
     def begin() -> bytes:
-        key = hashlib.sha256(f"{os.getuid()} {out.resolve()}".encode()).hexdigest()[:12]
-        facts = {"token": secrets.token_hex(8), "key": key}
+        facts = {"token": secrets.token_hex(8), "key": key_of(out)}
         try:
             record.write_text(json.dumps(facts) + "\n", encoding="utf-8")
         except OSError as error:
@@ -81,6 +82,24 @@ def keeper_of(
             "not that host"
         )
     return keeper
+
+
+def key_of(out: Path) -> str:
+    """What the files of runs in a folder of results have in their names."""
+    return hashlib.sha256(f"{os.getuid()} {out.resolve()}".encode()).hexdigest()[:12]
+
+
+def check_folder(config: Config, out: Path, size: int) -> None:
+    """Raise TrainingError where files of this host, of so many bytes together, have no room."""
+    folder = folder_of(config)
+    try:
+        free = shutil.disk_usage(folder).free
+        # those of an earlier run are removed
+        free += sum(path.stat().st_size for path in files_of(config, key_of(out)))
+    except OSError as error:
+        raise no_room(folder, size, error.strerror) from error
+    if size > free:
+        raise no_room(folder, size, "by the plan")
 
 
 def files_of(config: Config, key: str) -> list[Path]:

@@ -221,6 +221,7 @@ class CheckpointConfig:
     parity : rows and states also outlive killed ranks in /dev/shm (or memory.folder), with the
         parity of so many ranks on another one, from which the rows of a rank are rebuilt that is
         lost with its host (0: none; docs/cluster.md).
+    parity_every : steps after which they follow; what a kill costs at most.
     """
 
     every_steps: int = 0
@@ -236,6 +237,7 @@ class CheckpointConfig:
     mirror: str = ""
     memory: int = 128 << 20
     parity: int = 0
+    parity_every: Annotated[int, Limits(least=1)] = 1
 
     def parity_fault(self, moving: Sequence[str], cached: Sequence[str], whole: bool) -> str:
         """Why there can be no parity; "": there can, or there is to be none.

@@ -39,6 +39,9 @@ class Recovery:
 
     out : folder of results. data : description of the data (`identity.py`). clock : of the steps.
     vocabularies : that choose rows, by feature. report : is told of copies in the mirror.
+
+    Attributes: begun, step of the newest checkpoint (-1: none); digest, of the newest that this run
+    began; resumed_from; noted, of the checkpoint that it resumed from.
     """
 
     def __init__(
@@ -77,11 +80,11 @@ class Recovery:
         )
         self._saver = Saver(out, world, policy, data, vocabularies)
         self._patience: Patience | None = None
-        self.digest = ""  # of the newest checkpoint that this run began
+        self.digest = ""
         self.resumed_from: Path | None = None
-        self.noted: JsonObject = {}  # of the checkpoint that it resumed from
-        self._begun = -1  # step of the newest checkpoint, and the seconds of steps until then
-        self._begun_at = 0.0
+        self.noted: JsonObject = {}
+        self.begun = -1
+        self._begun_at = 0.0  # seconds of steps until then
         self._safe = -1  # step of the newest complete one, and the seconds of steps until then
         self._safe_at = 0.0
         self._cost = (0, 0.0)
@@ -134,7 +137,7 @@ class Recovery:
             self._patience.resume(self.noted.get(NOTE))
         self.resumed_from = path
         self._pulse.checkpoint = str(path)
-        self._begun = step
+        self.begun = step
         self._safe = step
         return step
 
@@ -146,7 +149,7 @@ class Recovery:
         """Is there to be one by this rank's clock? Ranks have to agree on that."""
         seconds = self._every_seconds()
         late = time.monotonic() - self._begun_time >= seconds
-        return bool(seconds) and late and step != self._begun and step > 0
+        return bool(seconds) and late and step != self.begun and step > 0
 
     def _every_seconds(self) -> float:
         """Seconds from one checkpoint to the next; 0: only by steps."""
@@ -167,7 +170,7 @@ class Recovery:
 
         last : the run ends here, so a checkpoint whose weights are rounded will not do.
         """
-        if self._begun == step and not (last and self._saver.rounded):
+        if self.begun == step and not (last and self._saver.rounded):
             return
         self._pulse.begin("writing a checkpoint")
         self.finish(step)
@@ -176,7 +179,7 @@ class Recovery:
             self._cost_before_end = self._mean_cost()
         self.digest = self._saver.save(step, last)
         self._begun_time = time.monotonic()
-        self._begun = step
+        self.begun = step
         # a checkpoint holds the state of this moment, whenever it is complete
         self._begun_at = self._clock.seconds
 
@@ -189,7 +192,7 @@ class Recovery:
         """Complete a checkpoint that all ranks have written meanwhile, and let what outlives the
         ranks follow; step : steps taken.
         """
-        if self._keeper is not None and self._keeper.step != step:
+        if self._keeper is not None and self._parity_is_due(self._keeper.step, step):
             from neocpu.train.checkpoint.keeping import note_of
 
             self._note_patience()
@@ -202,6 +205,10 @@ class Recovery:
         self._account(step)
         if self._copies:
             self._copies.poll()
+
+    def _parity_is_due(self, complete: int, step: int) -> bool:
+        """Is what outlives the ranks to follow now? complete : its last step; -1: none yet."""
+        return complete < 0 or (complete != step and step % self._config.parity_every == 0)
 
     def finish(self, step: int) -> None:
         """Wait for the checkpoint that is being written; step : steps taken."""

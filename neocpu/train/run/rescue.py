@@ -67,11 +67,12 @@ def rescue(config: Config, comm: Comm, out: Path, splits: Splits, tell: Tell) ->
 
 @dataclass(frozen=True)
 class Left:
-    """A sound file, the rows in its memory and their records, checksums of the group's rows by
-    rank, and what all ranks had whole.
+    """A sound file, the step of its rows, these in its memory and their records, checksums of the
+    group's rows by rank, and what all ranks had whole.
     """
 
     file: LastingFile
+    step: int
     rows: TableBatchedEmbedding
     records: RowRecords
     sums: dict[int, int]
@@ -110,10 +111,10 @@ class Remains:
         if not record or not self._look(record):
             return ""
         plan = from_bytes(self._facts["plan"].encode(), self._config.tables)
-        step = self._common_step()
+        lost = self._settle(plan, self._common_turn())
+        step = max(self._from_all({rank: left.step for rank, left in self._left.items()}).values())
         if step <= max(newest, 0):
             return ""
-        lost = self._settle(plan, step)
         note = self._gathered(self._left[min(self._left)].note if self._left else b"")
         first = min(rank for rank in self._holder if rank not in lost)
         size = sum(self._rebuild(plan, rank) for rank in sorted(lost))
@@ -161,27 +162,27 @@ class Remains:
                         self._files[int(left)] = LastingFile.open(Path(path))
         return True
 
-    def _common_step(self) -> int:
-        """The last step that every file has. Raises Unusable for none, and for another config's."""
+    def _common_turn(self) -> int:
+        """The last turn that every file has. Raises Unusable for none, and for another config's."""
         if self._facts["header"] != header_digest(self._config):
             raise Unusable("the config changed in keys that decide the bits, or neocpu's version")
-        steps = self._from_all({rank: file.step for rank, file in self._files.items()})
-        if not steps or min(steps.values()) < 0:
+        turns = self._from_all({rank: file.turn for rank, file in self._files.items()})
+        if not turns or min(turns.values()) < 0:
             raise Unusable("no step was complete on all ranks")
-        self._holder = {rank: self._holder[rank] for rank in steps}
-        return min(steps.values())
+        self._holder = {rank: self._holder[rank] for rank in turns}
+        return min(turns.values())
 
     # ---- settle ----
 
-    def _settle(self, plan: Plan, step: int) -> dict[int, str]:
-        """Bring all files to a step; the ranks that are lost, each in words.
+    def _settle(self, plan: Plan, turn: int) -> dict[int, str]:
+        """Bring all files to a turn; the ranks that are lost, each in words.
 
         Raises Unusable where two of one group are.
         """
         damaged = {}
         for rank, file in self._files.items():
             try:
-                self._left[rank] = self._settled(plan, rank, file, step)
+                self._left[rank] = self._settled(plan, rank, file, turn)
             except (StorageError, ValueError, IndexError) as problem:
                 damaged[rank] = str(problem)
         reasons = self._from_all(damaged)
@@ -201,25 +202,25 @@ class Remains:
                 )
         return lost
 
-    def _settled(self, plan: Plan, rank: int, file: LastingFile, step: int) -> Left:
-        """A file brought to a step. Raises StorageError, ValueError, IndexError for damage."""
+    def _settled(self, plan: Plan, rank: int, file: LastingFile, turn: int) -> Left:
+        """A file brought to a turn. Raises StorageError, ValueError, IndexError for damage."""
         rows = self._rows(plan, rank, file.data)
         records = RowRecords(rows)
-        behind = (file.step, file.logged_step) in ((step, step), (step, step + 1))
-        ahead = (file.step, file.logged_step) == (step + 1, step + 1)
+        behind = (file.turn, file.logged_turn) in ((turn, turn), (turn, turn + 1))
+        ahead = (file.turn, file.logged_turn) == (turn + 1, turn + 1)
         if not (behind or ahead):
             raise StorageError(f"{file.path}: its steps are not those of the others")
-        if file.logged_step == step + 1:
+        if file.logged_turn == turn + 1:
             for entry in file.entries():
                 if entry.shard >= 0:
                     records.write(entry.shard, entry.rows, entry.records)
                 else:
                     parity = parity_records(file, entry.base, entry.records.shape[1])
                     parity[entry.rows] = entry.records
-        sums, note = split_note(file.read_note(step))
+        step, sums, note = split_note(file.read_note(turn))
         if sum_of(records) != sums[rank]:
             raise StorageError(f"{file.path}: its rows are not those that were written")
-        return Left(file, rows, records, sums, note)
+        return Left(file, step, rows, records, sums, note)
 
     def _rows(self, plan: Plan, rank: int, data: Bytes | None) -> TableBatchedEmbedding:
         """The rows of a rank of the run, in the memory that has them; None: zeros."""
