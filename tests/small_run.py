@@ -29,10 +29,12 @@ batch_size = {BATCH}
 """
 
 
-def write_log(path: Path, spoil: int | slice | None = None, value: float = np.nan) -> Path:
+def write_log(
+    path: Path, spoil: int | slice | None = None, value: float = np.nan, least: int = 0
+) -> Path:
     """A log of two features, one of them multi-hot.
 
-    spoil: a sample, or several, whose dense values are `value`.
+    spoil: a sample, or several, whose dense values are `value`. least: the least code.
     """
     random = np.random.default_rng(5)
     dense = random.standard_normal((ROWS, 3)).astype(np.float32)
@@ -40,8 +42,10 @@ def write_log(path: Path, spoil: int | slice | None = None, value: float = np.na
         dense[spoil] = value
     lengths = random.integers(0, 4, ROWS).astype(np.int32)
     codes = {
-        "one": random.integers(0, 20, ROWS).astype(np.uint32),
-        "many": BagColumn(random.integers(0, 20, lengths.sum()).astype(np.uint32), lengths),
+        "one": random.integers(least, least + 20, ROWS).astype(np.uint32),
+        "many": BagColumn(
+            random.integers(least, least + 20, lengths.sum()).astype(np.uint32), lengths
+        ),
     }
     labels = (codes["one"] % 3 == 0).astype(np.float32)
     columns = [FeatureColumn("one"), FeatureColumn("many", hotness=0)]

@@ -334,6 +334,24 @@ def test_a_search_has_one_digest_and_goes_on(log: Path, tmp_path: Path) -> None:
         restore(max((tmp_path / "whole" / "checkpoints").glob("*.h5")), SingleComm(), [str(log)])
 
 
+def test_readers_read_for_a_search(log: Path, tmp_path: Path) -> None:
+    direct = search(run_config(log), tmp_path / "direct")
+    read = search(run_config(log, "readers.count=1"), tmp_path / "read", ranks=2)
+    assert read["digest"] == direct["digest"] and read["search"] == direct["search"]
+    assert read["readers"]["by_reader"][0]["samples"]
+
+
+def test_a_search_rolls_back(log: Path, tmp_path: Path) -> None:
+    spoilt = write_log(tmp_path / "log.h5", spoil=7)
+    sets = ("checkpoint.every_steps=3", "training.roll_back_rate=1")
+    ends = []
+    for policy in ("skip", "roll_back"):
+        config = run_config(spoilt, *sets, f"training.on_nonfinite={policy}")
+        ends.append(search(config, tmp_path / policy))
+    assert ends[1]["roll_backs"] > 0
+    assert ends[0]["digest"] == ends[1]["digest"] and ends[0]["search"] == ends[1]["search"]
+
+
 class KilledSearch(SearchTrainer):
     """A search that is killed at its eighth step."""
 

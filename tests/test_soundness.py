@@ -130,9 +130,31 @@ def test_keys_that_cannot_be_are_refused(log, tmp_path):
     for value in ("0", "1.5"):
         with pytest.raises(ConfigError, match="roll_back_rate"):
             config_of(log, f"training.roll_back_rate={value}")
-    config = config_of(log, "training.on_nonfinite=roll_back")
-    with pytest.raises(ConfigError, match="is for `neocpu train`"):
-        OnlineTrainer(config, SingleComm(), tmp_path / "out", [str(log)])
+
+
+def test_files_as_they_come_roll_back_into_the_file_before(log, tmp_path):
+    later = write_log(tmp_path / "later.h5", spoil=slice(0, ROWS), least=5)
+    sets = ["data.rows_by=vocabulary", "data.min_count=1", "checkpoint.every_files=0"]
+    sets += ["checkpoint.every_steps=2", "checkpoint.keep=9", "training.roll_back_rate=1"]
+    saved = []
+    for policy in ("skip", "roll_back"):
+        config = config_of(log, *sets, f"training.on_nonfinite={policy}")
+        out = tmp_path / policy
+        OnlineTrainer(config, SingleComm(), out, [str(log), str(later)]).run()
+        saved.append(vocabularies_of(out))
+    rolled_back = saved[1]
+    del rolled_back[0]  # what there is to go back to
+    assert rolled_back == saved[0]
+    assert rolled_back[2][1] < rolled_back[6][1]
+
+
+def vocabularies_of(out: Path) -> dict[int, tuple[str, int]]:
+    """Digest, and size of a vocabulary, of each checkpoint, by its step."""
+    sizes = {}
+    for path in (out / "checkpoints").glob("*.h5"):
+        with CheckpointFile(path) as file:
+            sizes[file.step] = file.digest, file.vocabularies()["one"].size
+    return sizes
 
 
 # ---- where it is ----

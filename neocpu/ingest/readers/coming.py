@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from neocpu.core.errors import DataError
+from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.raw import RawDataset, RawLog
 from neocpu.ingest.formats.files.folders import is_log
 from neocpu.ingest.formats.schema import Schema
@@ -154,3 +155,7 @@ class ComingDataset(RawDataset):
     def __init__(self, log: RawLog, coming: Coming | None) -> None:
         super().__init__(log)
         self.coming = coming
+
+    def part(self, first: int, last: int) -> Dataset:
+        """Raises DataError: nobody knows how many samples there will be."""
+        raise DataError(f"{self.paths[0]}: samples that still come cannot be cut in two")

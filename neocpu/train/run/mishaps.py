@@ -11,7 +11,7 @@ by what rates are multiplied, so that a run that goes on does not diverge again.
 from collections.abc import Callable
 from dataclasses import replace
 
-from neocpu.core.errors import ConfigError, NeocpuError, TrainingError
+from neocpu.core.errors import NeocpuError, TrainingError
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import ROLL_BACK, OptimizerConfig
 
@@ -27,14 +27,12 @@ class RollBack(NeocpuError):
 class Mishaps:
     """What a run met so far.
 
-    can_roll_back : whether it can be built anew in the middle. tell : is given a line for each.
+    tell : is given a line for each.
 
     Attributes: rate, what learning rates are multiplied by; skipped, steps that were left out.
-
-    Raises ConfigError for a run that should roll back and cannot.
     """
 
-    def __init__(self, config: Config, can_roll_back: bool, tell: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, tell: Callable[[str], None]) -> None:
         training = config.training
         self.rolls_back = training.on_nonfinite == ROLL_BACK
         self.rate = 1.0
@@ -44,11 +42,6 @@ class Mishaps:
         self._in_a_row = 0
         self._roll_backs = 0
         self._tried: set[int] = set()  # steps that were rolled back from
-        if self.rolls_back and not can_roll_back:
-            raise ConfigError(
-                f'{config.source}: training.on_nonfinite: "{ROLL_BACK}" is for `neocpu train`; set '
-                '"skip" or "stop"'
-            )
 
     def sound(self) -> None:
         """A step was taken."""

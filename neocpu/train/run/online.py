@@ -227,15 +227,6 @@ class OnlineSchedule(BatchSchedule):
         return loader
 
 
-def refuse_readers(config: Config, command: str) -> None:
-    """Raise ConfigError for a command whose batches readers do not make."""
-    if config.readers.count:
-        raise ConfigError(
-            f"{config.source}: readers.count: `neocpu {command}` reads by itself; leave it out, or "
-            "--set readers.count=0"
-        )
-
-
 class OnlineTrainer(Trainer):
     """A run over files as they come; `files` : raw logs or datasets, in their order.
 
@@ -243,7 +234,6 @@ class OnlineTrainer(Trainer):
     """
 
     online = True
-    can_roll_back = False
 
     def __init__(
         self,
@@ -262,7 +252,11 @@ class OnlineTrainer(Trainer):
         """Open the files, and find where in them the run is."""
         config = self.config
         tell = self.report.tell
-        refuse_readers(config, "online")
+        if config.readers.count:
+            raise ConfigError(
+                f"{config.source}: readers.count: `neocpu online` reads each file twice, to "
+                "measure and to train, so it converts them; --set readers.count=0"
+            )
         if config.data.split:
             raise ConfigError(
                 f"{config.source}: data.split: every file is measured before it is trained on; "
@@ -298,6 +292,19 @@ class OnlineTrainer(Trainer):
     def _schedule(self, splits: Splits) -> BatchSchedule:
         assert isinstance(splits, OnlineSplits)
         return OnlineSchedule(splits, self.config.training.steps)
+
+    def _roll_back(self, splits: Splits, schedule: BatchSchedule) -> tuple[World, Recovery]:
+        # it may go back into an earlier file, which knows fewer codes
+        assert self._recovery is not None and self._splits is not None
+        step = self._recovery.begun
+        files = [file for file in self._files if file.dataset is not None]
+        words = files[0].measuring_vocabularies
+        for file in files:
+            if file.start < step:
+                words = file.training_vocabularies
+        if words:
+            self._splits.use_vocabularies(words)
+        return super()._roll_back(splits, schedule)
 
     def _before_step(self, world: World, recovery: Recovery) -> None:
         """At the start of a file: a checkpoint, the measurement, and rows for its new codes."""

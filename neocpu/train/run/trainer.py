@@ -59,13 +59,11 @@ class Trainer:
         ranks together use every core once. None: the process is the caller's.
     trace : of the steps, if one is wanted.
 
-    Class attributes: online, whether it trains on file after file (`online.py`); can_roll_back,
-    whether it can go back to a checkpoint. Attributes: steps_taken; samples, of all ranks, that
-    those steps trained on; world, once built.
+    Class attribute: online, whether it trains on file after file (`online.py`). Attributes:
+    steps_taken; samples, of all ranks, that those steps trained on; world, once built.
     """
 
     online = False
-    can_roll_back = True
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class Trainer:
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
         self._bind = started is not None
         self._clock = StepClock(time.time() if started is None else started)
-        self._mishaps = Mishaps(config, self.can_roll_back, self.report.tell)
+        self._mishaps = Mishaps(config, self.report.tell)
         self._measurements = Measurements(config, self.comm, self.report, self._clock)
         self._patience = self._measurements.patience
 

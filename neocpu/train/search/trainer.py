@@ -22,7 +22,6 @@ from neocpu.train.before.beginning import Beginning
 from neocpu.train.before.datasets import Splits
 from neocpu.train.config.config import Config
 from neocpu.train.run.measurements import WINDOW
-from neocpu.train.run.online import refuse_readers
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.search.cost import CostInputs, ModelCost, hard
@@ -59,11 +58,8 @@ class SearchTrainer(Trainer):
     Raises ConfigError: a section `search` that makes no space (see `space.space_of`).
     """
 
-    can_roll_back = False
-
     def __init__(self, config: Config, comm: Comm | None, out: str | Path, **options: Any) -> None:
         super().__init__(config, comm, out, **options)
-        refuse_readers(config, "search")
         self.space: Space = space_of(config)
         self._plain = config  # that the found config is written from
         self._opened: Splits | None = None  # before the train samples are cut
@@ -147,6 +143,7 @@ class SearchTrainer(Trainer):
         assert self._second_schedule is not None
         # split B goes on where it was, as split A does
         self._second_batches = self._second_schedule.batches(self._thetas_taken)
+        self._theta_window = Window(WINDOW)
         if self.comm.rank == 0:
             # steps after the checkpoint are taken again, and would be there twice
             keep_history(self.out, self.steps_taken)
