@@ -45,11 +45,13 @@ class Dataset:
     many texts of dense columns count as missing, by column. label_names : of
     the labels of a table, of which `label` chooses one ("": the first); more_labels : those of the
     names `more` that all files have, which `take` gives besides. schema : the tree of the table's
-    schema, or None.
+    schema, or None. fingerprint : of the samples, where another host told it that has the files.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
     """
+
+    fingerprint = ""
 
     def __init__(
         self,

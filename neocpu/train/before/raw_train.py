@@ -21,6 +21,7 @@ from neocpu.ingest.readers.coming import Coming, ComingDataset, Folder, Stdin
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.conversions import convert_options
 from neocpu.train.config.config import Config
+from neocpu.train.state.identity import fingerprint
 from neocpu.train.watch.results import Tell
 
 STDIN = "-"
@@ -54,6 +55,9 @@ def open_raw_train(
     numbers = json.loads(comm.on_first_rank(lambda: json.dumps(_fitted(config, paths)).encode()))
     if numbers is not None:
         config = replace(config, data=replace(config.data, schema=numbers))
+    counting = ranks_that_see(comm, paths)
+    if len(counting) < comm.size:
+        _tell_of_blind(config, comm.size - len(counting), tell)
     tell(f"train: counting the rows of {len(paths):,} raw files, which readers will parse")
     error: NeocpuError | None = None
     dataset: RawDataset | None = None
@@ -61,12 +65,13 @@ def open_raw_train(
     try:
         schema = schema_of(config.data.format, convert_options(config, "train"))
         _refuse(config, schema)
-        mine = range(comm.rank, len(paths), comm.size)
-        counted = [index_of(paths[number], schema, config.data.on_error) for number in mine]
+        if comm.rank in counting:
+            share = paths[counting.index(comm.rank) :: len(counting)]
+            counted = [index_of(path, schema, config.data.on_error) for path in share]
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
-    files = _of_all(comm, counted, len(paths))
+    files = _of_all(comm, counted, counting, len(paths))
     try:
         on_error = config.data.on_error
         log = RawLog(files, schema, on_error, config.data.label, tuple(labels), streamed)
@@ -75,13 +80,23 @@ def open_raw_train(
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
-    for index in files:
-        if index.skipped:
-            tell(
-                f"train: {index.skipped:,} malformed lines of {index.path} are skipped, the first: "
-                f"{index.faults[0]}"
-            )
+    if len(counting) < comm.size and dataset is not None:
+        seen = comm.on_first_rank(lambda: fingerprint(dataset).encode()).decode()
+        dataset.fingerprint = "" if comm.rank in counting else seen
+    for index in (index for index in files if index.skipped):
+        faults = f"{index.skipped:,} malformed lines of {index.path} are skipped, the first: "
+        tell(f"train: {faults}{index.faults[0]}")
     return config, dataset
+
+
+def _tell_of_blind(config: Config, ranks: int, tell: Tell) -> None:
+    """Say that so many ranks do not see the files. Raises ConfigError where they have to."""
+    if config.data.split:
+        raise ConfigError(
+            f"{config.source}: data.split has parts that every rank reads, but {ranks} ranks are "
+            "on hosts without the raw files"
+        )
+    tell(f"train: {ranks} ranks are on hosts without the raw files; no reader starts there")
 
 
 def is_stream(config: Config) -> bool:
@@ -127,11 +142,21 @@ def _fitted(config: Config, paths: Sequence[Path]) -> dict[str, object] | None:
     return None if tree is None else dict(tree)
 
 
-def _of_all(comm: Comm, counted: Sequence[FileIndex], files: int) -> tuple[FileIndex, ...]:
-    """The counts of all files, of which each rank has every so many-th."""
+def ranks_that_see(comm: Comm, paths: Sequence[Path]) -> list[int]:
+    """The ranks on whose hosts all files are. Collective."""
+    flags = comm.allgather_bytes(bytes([all(path.exists() for path in paths)]))
+    return [rank for rank, flag in enumerate(flags) if any(flag)]
+
+
+def _of_all(
+    comm: Comm, counted: Sequence[FileIndex], counting: Sequence[int], files: int
+) -> tuple[FileIndex, ...]:
+    """The counts of all files, of which each of the ranks `counting` has every so many-th."""
     texts = comm.allgather_bytes(json.dumps([asdict(index) for index in counted]).encode())
-    by_rank = [[FileIndex(**index) for index in json.loads(text)] for text in texts]
-    return tuple(by_rank[number % comm.size][number // comm.size] for number in range(files))
+    by_rank = [[FileIndex(**index) for index in json.loads(texts[rank])] for rank in counting]
+    return tuple(
+        by_rank[number % len(counting)][number // len(counting)] for number in range(files)
+    )
 
 
 def _refuse_stream(config: Config, comm: Comm) -> None:

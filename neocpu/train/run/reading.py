@@ -35,6 +35,7 @@ from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.watch.asking import own_addresses
 from neocpu.tables.specs.specs import bags
+from neocpu.train.before.raw_train import ranks_that_see
 from neocpu.train.step.schedule import BatchSchedule
 from neocpu.train.watch.results import Tell
 
@@ -235,11 +236,12 @@ class Session:
             end(master)
         self.queue.follow(self._master_addresses)
         trainers = [each["trainer"] for each in told]
+        # spread over ranks, and so over hosts, as far as these have the data
+        sighted = ranks_that_see(comm, loader.dataset.paths)
         self._processes = [
             self._start(schedule, number, trainers)
             for number in range(readers.count)
-            # spread over ranks, and so over hosts
-            if number * comm.size // readers.count == comm.rank
+            if sighted[number * len(sighted) // readers.count] == comm.rank
         ]
 
     def _start(
