@@ -177,7 +177,8 @@ def _place(inside: Sequence[str], users: Sequence[str] = ()) -> Iterator[int]:
     """
     new = ("unshare", *users, "--net", "--uts", "--ipc", "--mount", "--pid", "--fork")
     holder = subprocess.Popen(
-        [*inside, *new, "--mount-proc", "sh", "-c", "echo; exec cat"],
+        # a shell, which waits for whoever loses its parent here: a host ends once all there have
+        [*inside, *new, "--mount-proc", "sh", "-c", "echo; cat; exit"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -191,7 +192,7 @@ def _place(inside: Sequence[str], users: Sequence[str] = ()) -> Iterator[int]:
     finally:
         for stream in (holder.stdin, holder.stdout, holder.stderr):
             stream.close()
-        holder.wait()
+        holder.wait(60)
 
 
 def _last_child(process: int) -> int:

@@ -56,6 +56,7 @@ DENSE_FEATURES = 5  # of the data of `promise_cases.py`
 RANKS = (1, 2, 3, 4)
 HOW_OFTEN = ("whole", "whole", "whole", "stopped", "stopped", "elsewhere", "killed")
 UNCUT = ("table_wise", "row_wise", "table_row_wise")  # plans for rows with one scale
+MIRROR = "MIRROR"  # the second place for checkpoints, which who starts a run names
 TRIES = 30  # drawings of a group of keys, until the config takes them
 # Numbers of keys that have no choices. What is missing here and has none keeps its default.
 VALUES: dict[type, Values] = {
@@ -428,6 +429,17 @@ def drawn(seed: int) -> Drawn:
     return Drawing(seed).drawn()
 
 
+def takes(family: Family | Drawn, override: str) -> bool:
+    """Does the config of a family take it?"""
+    if family.day == "online":
+        return False
+    try:
+        configs.loads(family.toml(Path()), overrides=[override])
+    except NeocpuError:
+        return False
+    return True
+
+
 def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     """Overrides that change no bit of a family; if it is bound, those that move no row."""
     yield f"training.pipeline={chance.choice(tuple(PIPELINES))}"
@@ -438,21 +450,23 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     yield f"parallel.unique_rows={chance.choice(UNIQUE_ROWS)}"
     yield f"parallel.machine={chance.choice(('', 'zionex'))}"
     yield f"data.read_ahead={chance.choice((0, 2))}"
-    readers = 0 if family.day else chance.choice((0,) * 8 + (1, 2))
+    readers = 0 if family.day == "online" else chance.choice((0, 0, 1, 2))  # which reads by itself
     yield f"readers.count={readers}"
     yield f"checkpoint.full_every={chance.choice((0, 1, 3))}"
     yield f"checkpoint.memory={chance.choice((0, 128 << 20))}"
-    if family.day != "online":  # which reads by itself
-        yield f"readers.count={chance.choice((0, 0, 1, 2))}"
+    yield f"checkpoint.mirror={chance.choice(('', '', MIRROR))}"
     if family.bound:
         return
+    parity = chance.choice((0, 0, 1, 2)) if takes(family, "checkpoint.parity=1") else 0
+    yield f"checkpoint.parity={parity}"
+    yield f"checkpoint.parity_every={chance.choice((1, 1, 3))}"
     yield f"parallel.planner={chance.choice(('greedy', 'search'))}"
     yield f"memory.policy={chance.choice(tuple(POLICIES))}"
     yield f"memory.prefetch={chance.randrange(3)}"
     yield f"memory.lookahead={chance.choice((1, 8))}"
     warm = not readers and chance.random() < 0.5  # it counts the rows of the whole log
     yield f"memory.warm={str(warm).lower()}"
-    yield f"memory.placement={chance.choice((*PLACEMENTS, 'auto'))}"
+    yield f"memory.placement={'hbm' if parity else chance.choice((*PLACEMENTS, 'auto'))}"
     if not family.composed and chance.random() < 0.5:
         groups = chance.choice((GROUPS, '["w", "c"]'))
         yield f"data.deduplicate={groups}"
@@ -476,7 +490,8 @@ def drawn_cases(seed: int, count: int, counts: Sequence[int] = RANKS) -> list[Ca
         if number:
             how = chance.choice(("whole", "killed") if family.bound else HOW_OFTEN)
         overrides = list(ways(chance, family))
-        if ranks == 4 and plan in ON_ONE_NODE and not family.composed:
+        whole = "checkpoint.parity=0" in overrides
+        if ranks == 4 and plan in ON_ONE_NODE and not family.composed and whole:
             overrides.append(f"parallel.towers={chance.choice(('false', 'true'))}")
         threads = chance.choice(THREADS)
         name = f"{DRAWN}{seed}"

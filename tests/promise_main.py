@@ -33,6 +33,7 @@ from promise_cases import (
     Case,
     other_plan,
 )
+from promise_draws import MIRROR
 
 from neocpu.core.errors import NeocpuError, PlanError
 from neocpu.kernels.compile.jit import cpu_kind
@@ -80,13 +81,14 @@ def day_keys(case: Case, comm: Comm, folder: Path) -> list[str]:
     return [f"training.steps={ONLINE_STEPS}"] if day == "online" else []
 
 
-def load_config(case: Case, comm: Comm, folder: Path, plan: str) -> configs.Config:
-    """The config of a case over the data in `folder`."""
+def load_config(case: Case, comm: Comm, folder: Path, plan: str, out: Path) -> configs.Config:
+    """The config of a case over the data in `folder`; out : of the run."""
+    mirror = f"checkpoint.mirror={out.with_suffix('.mirror')}"
     config = configs.loads(
         case.learnt.toml(folder),
         overrides=[
             *day_keys(case, comm, folder),
-            *case.sets,
+            *(mirror if one == f"checkpoint.mirror={MIRROR}" else one for one in case.sets),
             # the plan that is chosen for towers
             *["parallel.towers=false"] * (plan != case.plan),
         ],
@@ -231,15 +233,15 @@ def trainer_of(
 def begin(case: Case, comm: Comm, folder: Path) -> None:
     """Leave a stopped run for `case` to go on with."""
     use_threads(1 + case.stop % 2)
-    config = load_config(case, comm, folder, other_plan(case.plan))
     out = begun_folder(folder, case, comm.size)
+    config = load_config(case, comm, folder, other_plan(case.plan), out)
     train(config, comm, out, stop=case.stop, files=files_of(case, folder))
 
 
 def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> dict[str, Any]:
     """Digest, and a hash of the metrics, of one case on this rank."""
     use_threads(case.threads)
-    config = load_config(case, comm, folder, case.plan)
+    config = load_config(case, comm, folder, case.plan, out)
     files = files_of(case, folder)
     if case.plan == "mixed" and case.threads == EDITED_WITH_THREADS:
         config = with_edited_plan(config, comm, out.with_suffix(".json"))
@@ -247,7 +249,7 @@ def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> di
         train(config, comm, out, stop=case.stop, files=files)
     elif case.how == "elsewhere":
         begun = begun_folder(folder, case, source)
-        if case.ways and not begun.exists():
+        if case.ways and not (begun / "checkpoints").exists():
             raise PlanError(f"the run that begins on {source} ranks was refused")
         comm.quiet_barrier()
         if comm.rank == 0:

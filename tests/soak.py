@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -45,7 +46,7 @@ from promise_cases import (
     write_data,
     write_file,
 )
-from promise_draws import UNCUT, Drawn, ways
+from promise_draws import MIRROR, UNCUT, Drawn, ways
 from soak_faults import (
     CLOCK,
     COLD,
@@ -65,7 +66,9 @@ from neocpu.parallel.watch.words import STALLED
 LIMIT = 300.0  # seconds of a life
 ERROR = "neocpu: error: "
 RESTARTED = ": the run goes on in "
+RESCUED = " was left in memory by "
 KILLED_LEAVE = (".ranks", ".ended")  # pages of the ranks of a host
+PARITY = "neocpu-*-[0-9]*"  # rows that outlive the ranks of a host, until a next life takes them
 
 
 class Broken(AssertionError):
@@ -124,14 +127,16 @@ class Counts:
     lives: int = 0
     ends: int = 0  # runs that reached theirs
     restarts: int = 0  # lives that went on by themselves
+    rescued: int = 0  # lives that went on from the rows in memory
 
     def report(self) -> str:
         """In words."""
         kinds = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
         return (
             f"{sum(self.faults.values()):,} faults in {self.lives:,} lives ({kinds}), which "
-            f"went on by themselves {self.restarts:,} times; {self.ends:,} runs reached their end, "
-            "all with the digest of an undisturbed one"
+            f"went on by themselves {self.restarts:,} times and from rows left in memory "
+            f"{self.rescued:,} times; {self.ends:,} runs reached their end, all with the digest of "
+            "an undisturbed one"
         )
 
 
@@ -214,10 +219,16 @@ class Soak:
             if self._live(job, expected):
                 return
 
+    def _clear(self) -> None:
+        """Remove what lives of a job leave."""
+        shutil.rmtree(self.place.out, ignore_errors=True)
+        shutil.rmtree(self.folder / MIRROR, ignore_errors=True)
+        self._clear_memory()
+
     def _undisturbed(self, job: Job) -> str:
         """The digest of a run without faults; "": the config that was drawn cannot be trained."""
         for _ in range(2):  # the first compiles, perhaps
-            shutil.rmtree(self.place.out, ignore_errors=True)
+            self._clear()
             begun = time.monotonic()
             status, text = self._end(self._start(job, (), 1, {}, resume=False))
             if status and job.name.startswith(DRAWN):  # its rates are too high
@@ -226,7 +237,7 @@ class Soak:
                 raise Broken(f"{job.name}: a run without faults failed: {text}")
             self.seconds = time.monotonic() - begun
         digest = self._digest()
-        shutil.rmtree(self.place.out)
+        self._clear()
         return digest
 
     def _live(self, job: Job, expected: str) -> bool:
@@ -264,6 +275,7 @@ class Soak:
         may_fail = any(fault.fatal for fault in struck)
         wrong = complaint(status, text, lost, may_fail, life.cut_off)
         self.counts.restarts += text.count(RESTARTED)
+        self.counts.rescued += text.count(RESCUED)
         ended = not status and (self.place.out / "run.json").exists() and "stopped" not in text
         if not wrong and ended and self._digest() != expected:
             wrong = "another digest than undisturbed"
@@ -271,7 +283,6 @@ class Soak:
             raise Broken(f"{job.name}, {ranks} rank(s): {names}: {wrong}\n{text}")
         if not ended:
             return False
-        shutil.rmtree(self.place.out)
         self.counts.ends += 1
         return True
 
@@ -285,7 +296,10 @@ class Soak:
     def _ways(self, job: Job) -> Iterator[str]:
         """Settings that change no bit."""
         chance = self.place.chance
-        yield from ways(chance, job.family)
+        if self.place.room is None:  # else hosts have memory of their own
+            yield f"memory.folder={self.folder / 'memory'}"
+        for override in ways(chance, job.family):
+            yield override.replace(MIRROR, str(self.folder / MIRROR))
         if not job.family.bound:
             yield f"parallel.plan={chance.choice((*UNCUT, 'auto'))}"
 
@@ -330,7 +344,8 @@ class Soak:
             text=True,
             start_new_session=True,
         )
-        return Life(process, mark, hosts)
+        parity = any(one.startswith("checkpoint.parity=") and one[-1] != "0" for one in sets)
+        return Life(process, mark, hosts, parity)
 
     def _dealt(self, hosts: Room, ranks: int) -> Iterator[int]:
         """The host of each rank: some of the room's, each of them with one at least."""
@@ -365,26 +380,32 @@ class Soak:
             kill_all(self.place, life)
             raise Broken(f"processes {sorted(left)} outlive their run\n{out}\n{err}")
         status = int(life.process.returncode)
-        # the page of a job that was killed goes with the next job that is a minute later there
-        # MPICH's file has a name until its ranks have met
-        left = self._shared_memory()
-        left = [file for file in left if not status or not file.endswith(KILLED_LEAVE)]
-        if left := [file for file in left if "mpich_shm_" not in file]:
+        if left := list(self._left(life, status, f"{out}{err}")):
             raise Broken(f"shared memory is left: {', '.join(left)}\n{out}\n{err}")
         return status, f"{out}\n{err}"
 
-    def _shared_memory(self) -> list[str]:
-        """What is left of a life in the shared memory of the hosts, which nobody else uses."""
-        if self.place.room is None:
-            return []
-        left = [
-            f"host{number}: {name}"
-            for number in range(len(self.place.room.names))
-            for name in self.place.room.on_host(number, ["ls", "-A", "/dev/shm"]).split()
-        ]
+    def _left(self, life: Life, status: int, text: str) -> Iterator[str]:
+        """What is left of a life in the shared memory of the hosts, and may not be."""
+        if self.place.room is None:  # others use that of this machine
+            return
+        # a lost host keeps rows for the next life, and so does one that this life did not use
+        ended = not status and life.parity and RESTARTED not in text
         for number in range(len(self.place.room.names)):
-            self.place.room.on_host(number, ["sh", "-c", "rm -rf /dev/shm/*"])
-        return left
+            for name in self.place.room.on_host(number, ["ls", "-A", "/dev/shm"]).split():
+                if fnmatch(name, PARITY):
+                    stays = not ended or number not in life.hosts
+                else:
+                    # the page of a job that was killed goes with the next job that is a minute
+                    # later there; MPICH's file has a name until its ranks have met
+                    stays = "mpich_shm_" in name or (status and name.endswith(KILLED_LEAVE))
+                if not stays:
+                    yield f"host{number}: {name}"
+        self._clear_memory(f"! -name '{PARITY}'")
+
+    def _clear_memory(self, which: str = "") -> None:
+        """Remove files of the shared memory of the hosts; which : a condition of `find`."""
+        for number in range(len(self.place.room.names) if self.place.room is not None else 0):
+            self.place.room.on_host(number, ["sh", "-c", f"find /dev/shm -type f {which} -delete"])
 
     def _digest(self) -> str:
         return str(json.loads((self.place.out / "run.json").read_text())["digest"])

@@ -116,14 +116,20 @@ class Place:
 class Life:
     """One run that was started, and what is done to it.
 
-    hosts : numbers of those that it has ranks on; () where it has none of the room.
+    hosts : numbers of those that it has ranks on; () where it has none of the room. parity : its
+    rows outlive its ranks.
     """
 
     def __init__(
-        self, process: "subprocess.Popen[str]", mark: str, hosts: Sequence[int] = ()
+        self,
+        process: "subprocess.Popen[str]",
+        mark: str,
+        hosts: Sequence[int] = (),
+        parity: bool = False,
     ) -> None:
         self.process = process
         self.hosts = hosts
+        self.parity = parity
         self.begun = time.monotonic()
         self._mark = f"{MARK}={mark}".encode()
         self.cut_off = False  # its launcher was killed, and can say nothing
@@ -215,7 +221,7 @@ def kill_all(place: Place, life: Life) -> None:
 def kill_one(place: Place, life: Life) -> None:
     """SIGKILL to a rank, as a system without memory sends it."""
     ranks = life.ranks()
-    life.cut_off |= len(life.hosts) == 0 and len(ranks) == 1
+    life.cut_off |= ranks == life.launcher()  # no rank is there, or but one
     life.signal(place.chance.sample(ranks, min(1, len(ranks))), signal.SIGKILL)
 
 
@@ -334,7 +340,12 @@ FAULTS = (
     Fault("removed folder", remove, fatal=True, loses=True),
     Fault("slow disk", settings=("memory.ssd_bandwidth=20000000", "memory.ssd_iops=2000")),
     Fault("clock jumps", variables={"PYTHONPATH": "clock"}),
-    Fault("NaN in the log", settings=(f"data.train={POISONED}",), fatal=True, share=0.5),
+    Fault(
+        "NaN in the log",
+        settings=(f"data.train={POISONED}", "training.on_nonfinite=stop"),
+        fatal=True,
+        share=0.5,
+    ),
     Fault(
         "kill in a cold compile",
         kill_all,

@@ -29,6 +29,7 @@ from tests.hosts import Host, Room, room, why_not
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"
+TRAIN = ROOT / "data" / "tiny-criteo-train.tsv.gz"
 README = re.findall(r"^digest (\w{64})$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
 DAYS = 12  # twice those of test_promise.py, which compiles the kernels of the same family then
 
@@ -59,6 +60,12 @@ def train(hosts: Room, *words: str, out: Path, **variables: str) -> dict[str, An
     hosts.run(command, variables)
     summary: dict[str, Any] = json.loads((out / "run.json").read_text())
     return summary
+
+
+def test_hosts_end_though_a_process_there_has_lost_its_parent() -> None:
+    with room([Host()]) as hosts:
+        agent = hosts.environment()["HYDRA_LAUNCHER_EXEC"]
+        hosts.run(["sh", "-c", f"{agent} host0 sleep 0.8 & sleep 0.4; kill -9 $!; sleep 0.8"], {})
 
 
 @pytest.mark.parametrize(
@@ -188,6 +195,21 @@ def test_hosts_without_a_disk_in_common(tmp_path: Path) -> None:
     assert "resuming from step-00000060.h5" in printed
     assert f"digest {README}" in printed
     assert left == "", "checkpoints that were lent were kept"
+
+
+@pytest.mark.long
+def test_readers_are_on_hosts_that_have_the_log(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    log = logs / TRAIN.name
+    shutil.copy(TRAIN, log)
+    words = ("--readers", "4", "--set", f"data.train={log}", "--set", "readers.split=1")
+    with room([Host(), Host(), Host(disks=[logs])]) as hosts:
+        summary = train(hosts, *words, out=tmp_path / "run")
+    assert summary["digest"] == README
+    readers = summary["readers"]["by_reader"]
+    assert [each["name"] for each in readers] == [f"reader {n} on host{n // 2}" for n in range(4)]
+    assert sum(each["samples"] for each in readers) == summary["samples"]
 
 
 @pytest.mark.long
