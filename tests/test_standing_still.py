@@ -343,6 +343,17 @@ def test_hosts_that_do_not_answer_are_left_out_until_they_do(answers: Path) -> N
     assert not HostPool().placed() and not HostPool(least=2).shortage()
 
 
+def test_a_lost_host_and_a_rank_killed_on_another_host_are_told_apart(answers: Path) -> None:
+    pool = HostPool(listed_hosts("a:2,b:2"), 4)
+    survivor = Survivor(answers, lambda resume: Ending(), "again", print, pool)
+    killed = survivor._reason(Ending(255, lost=True))
+    assert "was killed on one of a, b, which all answer" in killed
+    (answers / "b").write_text("exit 1")
+    assert survivor._reason(Ending(255, lost=True)) == (
+        "host b is lost (no process can be started there: 1)"
+    )
+
+
 @pytest.mark.parametrize("ending", [Ending(255, lost=True), Ending(1, talk=["[proxy] what?"])])
 def test_a_run_goes_on_without_a_host_as_long_as_enough_are_left(
     answers: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending

@@ -54,6 +54,7 @@ class Survivor:
         before = _newest(self.out)
         for left in range(restarts, -1, -1):
             ending = self.start(resume)
+            losses = self.pool.losses()
             reason = self._reason(ending, look=bool(left))
             if not reason or ending.stopped:
                 return ending.status
@@ -67,7 +68,6 @@ class Survivor:
                 f"{restarts - left + 1} of {restarts}"
             )
             time.sleep(pause)
-            losses = self.pool.losses()
             self.pool.look()
             if shortage := self.pool.shortage():
                 return self._give_up(ending, shortage, newest)
@@ -95,15 +95,31 @@ class Survivor:
             if ending.signal:
                 return _killed(ending, record, token)
             if ending.lost:
-                hosts = {str(rank["host"]) for rank in record.get("ranks", [])}
-                others = ", ".join(sorted(hosts - {socket.gethostname()})) or ending.host
-                return f"mpiexec has lost a host or its server there ({others or 'unknown'})"
+                return self._lost(ending, record)
             if look and not (ending.explained or ending.stopped):
                 self.pool.look()
                 return self.pool.losses()
             return ""
         finally:
             remove_page(page_path(token))
+
+    def _lost(self, ending: Ending, record: JsonObject) -> str:
+        """Which host is gone; where all answer, it was only what ran on one of them.
+
+        MPICH's launcher ends with the same words if a rank of another host is killed.
+        """
+        self.pool.look()
+        if gone := self.pool.left_out:
+            return "; ".join(f"host {name} is lost ({why})" for name, why in gone.items())
+        if placed := self.pool.placed():
+            return (
+                "a rank, or mpiexec's server beside it, was killed on one of "
+                f"{', '.join(host.name for host in placed)}, which all answer (if nobody did, it "
+                "was the system for want of memory: see `dmesg` there)"
+            )
+        hosts = {str(rank["host"]) for rank in record.get("ranks", [])}
+        others = ", ".join(sorted(hosts - {socket.gethostname()})) or ending.host
+        return f"mpiexec has lost a host or its server there ({others or 'unknown'})"
 
     def _note(self, reason: str, newest: Path | None, pause: float) -> None:
         """Add a line to the restarts of the folder."""
