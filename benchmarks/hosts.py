@@ -2,27 +2,30 @@
 hosts of this machine (`tests/hosts.py`), two ranks on each.
 
     python -m benchmarks.hosts                              # with nothing else to do
-    python -m benchmarks.hosts --shape layers
-    python -m benchmarks.hosts --hosts 2 3 --rates 1e8      # bits a second; on a busy machine
+    python -m benchmarks.hosts --hosts 2 --rates 1e8        # bits a second; on a busy machine
 
-For each rate `neocpu calibrate --hosts` measures the links. Each way of exchanging then trains on
-links that are as fast as they go, which gives what a step takes besides its exchanges (the rest),
-and the bytes between hosts; and on the slow ones. A step is predicted as
+For each rate `neocpu calibrate --hosts` measures the links. Each way of exchanging trains on links
+that are as fast as they go, which gives what a step takes besides waiting for exchanges (the rest),
+and the bytes between hosts; and then on the slow ones. A step is predicted as
 
     pipeline off     the rest + seconds of its bytes on the calibrated links
-    pipeline full    the larger of the two
+    pipeline full    seconds of its bytes on the calibrated links
 
-and nothing is fitted to what the slow links gave.
+but never below what it takes on fast links, where the hosts' cores are what limits an exchange.
+Nothing is fitted to what the slow links gave.
 """
 
 import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from neocpu.plan.machines import machine_file
+from neocpu.plan.machines.machine import Machine
 from tests.hosts import Host, Room, room
 
 RANKS = 2  # of each host
@@ -42,6 +45,16 @@ WAYS: Mapping[str, Sequence[str]] = {
 SHAPES: Mapping[str, Sequence[str]] = {
     "vectors": ("model.embedding_dim=64", "model.bottom=[64,64]", "training.batch_size=1024"),
     "layers": ("model.bottom=[1024,8]", "model.top=[1024,512,1]", "training.batch_size=256"),
+}
+_FEW = ("flat", "two-level", "wires int8", "flat, overlapped")
+# the ways that are measured, by shape and hosts
+ROWS: Mapping[tuple[str, int], Sequence[str]] = {
+    ("vectors", 2): tuple(WAYS),
+    ("layers", 2): ("flat", "two-level"),
+    ("vectors", 3): _FEW,
+    ("layers", 3): ("flat", "two-level"),
+    ("vectors", 4): _FEW,
+    ("layers", 4): ("flat", "two-level"),
 }
 JOB = (
     "training.pipeline=off",
@@ -76,10 +89,15 @@ def trained(hosts: Room, folder: Path, keys: Sequence[str], steps: int) -> dict[
     return summary
 
 
-def on_links(summary: Mapping[str, Any]) -> float:
-    """Seconds that the bytes of a run take on the links of its `parallel.machine`."""
-    verbs = summary["machine"]["collectives"].values()
-    return sum(verb["other_node"]["seconds"] for verb in verbs)
+def on_links(summary: Mapping[str, Any], machine: Machine, ranks: int) -> float:
+    """Seconds that the bytes of a run between hosts take on the links of a machine."""
+    seconds = 0.0
+    for verb, times in summary["machine"]["collectives"].items():
+        calls = times["calls"]
+        size = times["other_node"]["bytes"]
+        if size:
+            seconds += calls * machine.transfer_seconds(verb, "between_nodes", ranks, size / calls)
+    return seconds
 
 
 def waited(summary: Mapping[str, Any]) -> float:
@@ -87,49 +105,68 @@ def waited(summary: Mapping[str, Any]) -> float:
     return sum(queue["exposed"]["mean"] for queue in summary["exchanges"]["queues"])
 
 
-def rows(count: int, rate: float, options: argparse.Namespace, folder: Path) -> None:
-    """Print a line for each way on so many hosts."""
+class Alone(NamedTuple):
+    """A way on links that are as fast as they go: a run of all steps, and one of a single step."""
+
+    run: Mapping[str, Any]
+    first: Mapping[str, Any]
+
+    def on_links(self, machine: Machine, ranks: int, steps: int) -> float:
+        """Seconds of a step's bytes on the links of a machine.
+
+        What goes over links before the first step and after the last one goes once.
+        """
+        once = on_links(self.first, machine, ranks)
+        return (on_links(self.run, machine, ranks) - once) / (steps - 1)
+
+
+def lines(count: int, shape: str, options: argparse.Namespace, folder: Path) -> Iterator[str]:
+    """A line of the table for each rate and way, on so many hosts."""
     steps = options.steps
     hosts = [Host()] * count
-    with room(hosts, rate) as slow:
-        machine = f"parallel.machine={calibrated(slow, folder)}"
-        with room(hosts) as fast:
-            for way in options.ways:
-                keys = [*SHAPES[options.shape], *WAYS[way], machine]
-                alone = trained(fast, folder, keys, steps)
-                # what goes over links before the first step and after the last one goes once
-                few = trained(fast, folder, keys, 1)
-                links = (on_links(alone) - on_links(few)) / (steps - 1)
-                rest = max(0.0, alone["seconds"] / steps - waited(alone))
-                overlapped = "training.pipeline=full" in keys
-                predicted = max(rest, links) if overlapped else rest + links
-                measured = trained(slow, folder, keys, steps)
-                assert measured["digest"] == alone["digest"]
+    keys = {way: (*SHAPES[shape], *WAYS[way]) for way in ROWS[shape, count]}
+    with ExitStack() as stack:
+        fast = stack.enter_context(room(hosts))
+        # the name of any machine: what is sent is counted for it by collective
+        any_machine = "parallel.machine=zionex"
+        alone = {
+            way: Alone(*(trained(fast, folder, (*keys[way], any_machine), n) for n in (steps, 1)))
+            for way in keys
+        }
+        for rate in options.rates:
+            slow = stack.enter_context(room(hosts, rate))
+            machine = machine_file.load(str(calibrated(slow, folder)))
+            for way in keys:
+                links = alone[way].on_links(machine, RANKS * count, steps)
+                shortest = alone[way].run["seconds"] / steps
+                rest = max(0.0, shortest - waited(alone[way].run))
+                overlapped = "training.pipeline=full" in keys[way]
+                predicted = max(shortest, links if overlapped else rest + links)
+                measured = trained(slow, folder, keys[way], steps)
+                assert measured["digest"] == alone[way].run["digest"]
                 seconds = measured["seconds"] / steps
-                where = f"{options.shape}, {rate / 1e6:,.0f} Mbit/s, {count}"
-                print(
-                    f"| {where} | {way} | {rest * 1e3:.0f} | "
-                    f"{links * 1e3:.0f} | {predicted * 1e3:.0f} | {seconds * 1e3:.0f} | "
-                    f"{predicted / seconds:.2f} |",
-                    flush=True,
-                )
+                figures = [rest, shortest, links, predicted, seconds]
+                where = f"{rate / 1e6:,.0f} Mbit/s, {count} hosts: {shape}, {way}"
+                text = " | ".join(f"{figure * 1e3:.0f}" for figure in figures)
+                yield f"| {where} | {text} | {predicted / seconds:.2f} |"
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--rates", type=float, nargs="+", default=[1e8, 1e9, 1e10])
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--shape", choices=SHAPES, default="vectors")
     options = parser.parse_args()
-    print("| shape, links, hosts | way | rest, ms | links, ms | predicted | measured | ratio |")
+    print("| links | the rest, ms | on fast links | bytes | predicted | measured | ratio |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
-        for rate in options.rates:
-            for count in options.hosts:
-                rows(count, rate, options, Path(name))
+        for shape, count in ROWS:
+            if count in options.hosts:
+                for line in lines(count, shape, options, Path(name)):
+                    print(line, flush=True)
 
 
 if __name__ == "__main__":
