@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import Machine
@@ -46,15 +46,15 @@ SHAPES: Mapping[str, Sequence[str]] = {
     "vectors": ("model.embedding_dim=64", "model.bottom=[64,64]", "training.batch_size=1024"),
     "layers": ("model.bottom=[1024,8]", "model.top=[1024,512,1]", "training.batch_size=256"),
 }
-_FEW = ("flat", "two-level", "wires int8", "flat, overlapped")
-# the ways that are measured, by shape and hosts
-ROWS: Mapping[tuple[str, int], Sequence[str]] = {
-    ("vectors", 2): tuple(WAYS),
-    ("layers", 2): ("flat", "two-level"),
-    ("vectors", 3): _FEW,
-    ("layers", 3): ("flat", "two-level"),
-    ("vectors", 4): _FEW,
-    ("layers", 4): ("flat", "two-level"),
+_FEW = (
+    *(("vectors", way) for way in ("flat", "two-level", "wires int8", "flat, overlapped")),
+    *(("layers", way) for way in ("flat", "two-level")),
+)
+# what is measured on so many hosts, by shape and way
+ROWS: Mapping[int, Sequence[tuple[str, str]]] = {
+    2: (*(("vectors", way) for way in WAYS), ("layers", "flat"), ("layers", "two-level")),
+    3: _FEW,
+    4: _FEW,
 }
 JOB = (
     "training.pipeline=off",
@@ -105,50 +105,60 @@ def waited(summary: Mapping[str, Any]) -> float:
     return sum(queue["exposed"]["mean"] for queue in summary["exchanges"]["queues"])
 
 
-class Alone(NamedTuple):
-    """A way on links that are as fast as they go: a run of all steps, and one of a single step."""
+class Row:
+    """A shape and way of exchanging, on links that are as fast as they go."""
 
-    run: Mapping[str, Any]
-    first: Mapping[str, Any]
+    def __init__(self, shape: str, way: str) -> None:
+        self.name = f"{shape}, {way}"
+        self.shape = shape
+        self.keys = (*SHAPES[shape], *WAYS[way])
+        self.overlapped = "training.pipeline=full" in self.keys
+        self.summary: Mapping[str, Any] = {}
 
-    def on_links(self, machine: Machine, ranks: int, steps: int) -> float:
-        """Seconds of a step's bytes on the links of a machine.
+    def train_alone(self, hosts: Room, folder: Path, steps: int) -> None:
+        """Take these steps on fast links."""
+        # the name of any machine: what is sent is counted for it by collective
+        keys = (*self.keys, "parallel.machine=zionex")
+        self.summary = trained(hosts, folder, keys, steps)
 
-        What goes over links before the first step and after the last one goes once.
+    def figures(self, links: float, steps: int) -> list[float]:
+        """The rest of a step, a step on fast links, and a predicted one; links : seconds of its
+        bytes there.
         """
-        once = on_links(self.first, machine, ranks)
-        return (on_links(self.run, machine, ranks) - once) / (steps - 1)
+        alone = self.summary["seconds"] / steps
+        rest = max(0.0, alone - waited(self.summary))
+        return [rest, alone, links, max(alone, links if self.overlapped else rest + links)]
 
 
-def lines(count: int, shape: str, options: argparse.Namespace, folder: Path) -> Iterator[str]:
-    """A line of the table for each rate and way, on so many hosts."""
+def lines(count: int, options: argparse.Namespace, folder: Path) -> Iterator[str]:
+    """A line of the table for each rate and row, on so many hosts."""
     steps = options.steps
     hosts = [Host()] * count
-    keys = {way: (*SHAPES[shape], *WAYS[way]) for way in ROWS[shape, count]}
+    ranks = RANKS * count
+    rows = [Row(shape, way) for shape, way in ROWS[count]]
+    first = {shape: Row(shape, "flat") for shape in SHAPES}
     with ExitStack() as stack:
         fast = stack.enter_context(room(hosts))
-        # the name of any machine: what is sent is counted for it by collective
-        any_machine = "parallel.machine=zionex"
-        alone = {
-            way: Alone(*(trained(fast, folder, (*keys[way], any_machine), n) for n in (steps, 1)))
-            for way in keys
-        }
+        for row in first.values():
+            row.train_alone(fast, folder, 1)
+        for row in rows:
+            row.train_alone(fast, folder, steps)
+        flat = {shape: next(row for row in rows if row.shape == shape) for shape in SHAPES}
         for rate in options.rates:
             slow = stack.enter_context(room(hosts, rate))
             machine = machine_file.load(str(calibrated(slow, folder)))
-            for way in keys:
-                links = alone[way].on_links(machine, RANKS * count, steps)
-                shortest = alone[way].run["seconds"] / steps
-                rest = max(0.0, shortest - waited(alone[way].run))
-                overlapped = "training.pipeline=full" in keys[way]
-                predicted = max(shortest, links if overlapped else rest + links)
-                measured = trained(slow, folder, keys[way], steps)
-                assert measured["digest"] == alone[way].run["digest"]
-                seconds = measured["seconds"] / steps
-                figures = [rest, shortest, links, predicted, seconds]
-                where = f"{rate / 1e6:,.0f} Mbit/s, {count} hosts: {shape}, {way}"
+            for row in rows:
+                whole = on_links(flat[row.shape].summary, machine, ranks)
+                begun = on_links(first[row.shape].summary, machine, ranks)
+                # what goes over links before the first step and after the last one goes once
+                once = begun - (whole - begun) / (steps - 1)
+                links = (on_links(row.summary, machine, ranks) - once) / steps
+                measured = trained(slow, folder, row.keys, steps)
+                assert measured["digest"] == row.summary["digest"]
+                figures = [*row.figures(links, steps), measured["seconds"] / steps]
                 text = " | ".join(f"{figure * 1e3:.0f}" for figure in figures)
-                yield f"| {where} | {text} | {predicted / seconds:.2f} |"
+                where = f"{rate / 1e6:,.0f} Mbit/s, {count} hosts: {row.name}"
+                yield f"| {where} | {text} | {figures[-2] / figures[-1]:.2f} |"
 
 
 def main() -> None:
@@ -156,17 +166,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--hosts", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--hosts", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--rates", type=float, nargs="+", default=[1e8, 1e9, 1e10])
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=16)
     options = parser.parse_args()
     print("| links | the rest, ms | on fast links | bytes | predicted | measured | ratio |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
-        for shape, count in ROWS:
-            if count in options.hosts:
-                for line in lines(count, shape, options, Path(name)):
-                    print(line, flush=True)
+        for count in options.hosts:
+            for line in lines(count, options, Path(name)):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":
