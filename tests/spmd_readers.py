@@ -43,7 +43,7 @@ def processes_read_for_ranks(comm, folder):
             assert np.array_equal(one.dense, other.dense)
             assert np.array_equal(one.labels, other.labels)
             assert np.array_equal(one.sparse.values, other.sparse.values)
+        states = read.report()["readers"]["by_reader"]
     finally:
         read.close()
-    states = read.report()["readers"]["by_reader"]
     assert comm.rank or sum(state["samples"] for state in states) == 2 * ROWS

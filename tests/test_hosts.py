@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"
 TRAIN = ROOT / "data" / "tiny-criteo-train.tsv.gz"
 README = re.findall(r"^digest (\w{64})$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
-DAYS = 12  # twice those of test_promise.py, which compiles the kernels of the same family then
+DAYS = 16  # twice those of test_promise.py, which compiles the kernels of the same family then
 
 
 @pytest.fixture(scope="module", autouse=True)

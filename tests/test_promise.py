@@ -3,7 +3,7 @@ pairwise cover.
 
 `python -m tests.promise` runs the full product; docs/promise.md records its result. Here, all cases
 of several ranks share one `mpiexec`, and those of one rank run in this process. A day of the whole
-suite runs a half of the cover.
+suite runs a third of the cover.
 """
 
 import platform
@@ -38,8 +38,8 @@ from neocpu.tables.kinds import key_records
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.workers import is_drawn
 
-DAYS = 6  # in which every family comes round
-MAIN_DAYS = 2  # in which every case of the first one does
+DAYS = 8  # in which every family comes round
+MAIN_DAYS = 3  # in which every case of the first one does
 # configs that train well enough for all their ways to reach an end
 DRAWN = (1, 201, 1006, 1007, 1008, 1011, 1012, 1013, 1014, 1016, 1017)
 SECONDS = 600.0  # until the first case ends and for each one, kernels to be compiled included

@@ -1,5 +1,8 @@
 """Does every case of a long cover come round, and is a run that asks for it whole?"""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests import workers
@@ -35,3 +38,15 @@ def test_values_beyond_the_core_are_long_and_share_a_day() -> None:
     assert core == "sgd"
     (mark,) = rest.marks
     assert (mark.name, mark.args) == ("long", ("lamb",))
+
+
+def test_what_is_named_is_there() -> None:
+    names = set()
+    for path in Path(__file__).parent.glob("test_*.py"):
+        file = path.stem.removeprefix("test_")
+        names |= {file}
+        names |= {
+            f"{file}::{name}" for name in re.findall(r"(?m)^def (test_\w+)", path.read_text())
+        }
+    groups = {name for group in (workers.FIRST | workers.LAST).values() for name in group}
+    assert not (groups | workers.LONG.keys() | workers.QUICK) - names

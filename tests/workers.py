@@ -7,8 +7,8 @@ A file stays on one worker, and some files share one:
 * Files that need the same kernels stand in a group, or two workers would compile them both. These
   groups come first, the longest at the head, so that all kernels are soon in the cache; beside the
   one that compiles what all runs need, files that need no kernels.
-* Whatever starts mpiexec is in the last groups, of which no more than two run at once: ranks poll
-  while they wait, and by then the kernels are compiled.
+* Whatever starts mpiexec is in the last groups, the longest at the head: ranks poll while they
+  wait, and by then the kernels are compiled.
 
 `pytest tests/test_x.py` runs in one process, where a debugger works; `-n 0` and `-n 4` decide
 otherwise.
@@ -53,11 +53,11 @@ FIRST: dict[str, tuple[str, ...]] = {
     "damage": ("checkpoint", "checkpoint_damage", "oracle_damage", "fuzz"),
 }
 LAST: dict[str, tuple[str, ...]] = {
-    "promise": ("promise", "readme", "calibrate", "balance", "hosts"),
-    "mpiexec": (
-        "resume",
-        "parity_kills",
-        "spmd",
+    "promise": ("promise", "readme"),
+    "kills": ("resume", "parity_kills"),
+    "bodies": ("spmd",),
+    "hosts": ("hosts", "calibrate", "balance"),
+    "launches": (
         "launch",
         "slurm",
         "signals",
@@ -82,10 +82,11 @@ QUICK_FILES = """
 """
 QUICK = frozenset(QUICK_FILES.split())
 
-# `pytest -m long`: covers that try many cases of one idea. Without `-m`, a run of the whole suite
-# takes a sample of each, drawn by date, so that every case comes round in PERIOD days.
-LONG = frozenset(
-    {
+# `pytest -m long`: covers that try many cases of one idea, and tests of seconds whose idea has a
+# quicker one beside them. Without `-m`, a run of the whole suite takes a sample of each, drawn by
+# date, so that every case comes round in so many days.
+LONG = dict.fromkeys(
+    (
         "arm",
         "benchmarks",
         "emulation",
@@ -101,9 +102,50 @@ LONG = frozenset(
         "resume::test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched",
         "resume::test_runs_killed_at_any_instant_end_as_if_untouched",
         "standing_still::test_a_run_goes_on_by_itself_to_the_same_digest",
-    }
+    ),
+    8,
+) | dict.fromkeys(
+    (
+        "balance",
+        "calibrate::test_a_quick_calibration_writes_a_machine_whose_rates_are_positive",
+        "checkpoint_chain::test_runs_with_changes_have_the_digests_of_runs_without",
+        "checkpoint_damage::test_every_flipped_bit_is_found",
+        "checkpoint_damage::test_what_no_run_writes_is_refused_with_a_word",
+        "course::test_a_mistake_that_students_make_is_told",
+        "course::test_a_slip_is_named_and_no_other",
+        "estimator::test_samples_have_weights",
+        "export_onnx::test_other_models",
+        "formats::test_training_equals_plain_arrays",
+        "hosts::test_links_carry_the_bytes_that_a_run_counts",
+        "interactions::test_one_digest_on_any_ranks_pipeline_and_kernels",
+        "narrow_homes::test_checkpoints_of_changes_hold_what_whole_ones_hold",
+        "oracle_evidence::test_mutations_are_named_or_met_with_silence",
+        "oracle_mutants::test_right_variants_pass",
+        "page_commands::test_the_commands_of_a_page_run_as_they_stand",
+        "parity::test_a_run_goes_on_whoever_is_killed_whenever",
+        "parity::test_two_lost_ranks_of_a_group_mean_the_checkpoint",
+        "parity::test_what_others_left_is_not_taken",
+        "parity_kills",
+        "pipeline::test_all_kinds_reach_one_digest",
+        "plain::test_a_run_ends_with_the_same_digest",
+        "preflight::test_no_checkpoint_is_larger_than_foretold",
+        "preflight::test_the_estimate_of_a_small_run_is_what_it_takes",
+        "promise::test_one_digest_with_plain_kernels",
+        "readers::test_a_followed_folder_has_the_digest_of_its_files",
+        "readers::test_the_split_of_a_slow_reader_is_read_by_another_too",
+        "recipes::test_an_optimizer_trains",
+        "resume::test_a_killed_run_goes_on_elsewhere_to_the_same_digest",
+        "search::test_the_solver_agrees",
+        "slurm",
+        "soundness::test_a_run_that_diverges_rolls_back_until_its_rates_serve",
+        "sweep::test_a_sweep_ranks_goes_on_and_outlives_failures",
+        "tiers::test_rows_come_back_as_they_went",
+        "training::test_optimizers_with_more_state_resume_on_any_ranks",
+        "use_page",
+    ),
+    4,
 )
-PERIOD = 8
+PERIOD = 8  # of a case that names none
 # the variable with the day whose sample is run; empty: all that is asked for
 SAMPLED_DAY = "NEOCPU_SAMPLED_DAY"
 
@@ -177,8 +219,8 @@ def mark(items: list[pytest.Item]) -> None:
         file, test = name_of(item.nodeid)
         if file in QUICK:
             item.add_marker(pytest.mark.quick)
-        if LONG & {file, f"{file}::{test}"}:
-            item.add_marker(pytest.mark.long)
+        if period := LONG.get(f"{file}::{test}", LONG.get(file)):
+            item.add_marker(pytest.mark.long(item.nodeid, period))
 
 
 def arrange(items: list[pytest.Item]) -> None:

@@ -85,6 +85,15 @@ class Master:
             self._changed.notify_all()
         self._connections.close()
 
+    def settle(self, seconds: float) -> None:
+        """Wait until readers have answered for all splits, where there will be no more.
+
+        A trainer has the last batch before the reader has said that it is done with its split.
+        """
+        with self._changed:
+            if self._all_cut and not self._waiting:
+                self._changed.wait_for(lambda: self._closed or not self._out, seconds)
+
     # ---- splits ----
 
     def _cut(self) -> None:

@@ -42,6 +42,7 @@ from neocpu.train.watch.results import Tell
 # with each split the files that are new
 Splits: TypeAlias = Iterator[tuple[Split, Sequence[JsonObject]]]
 LOOPBACK = "127.0.0.1"
+SETTLE_SECONDS = 5.0  # in which readers answer for splits whose batches are there
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,10 @@ class Session:
 
     def by_reader(self) -> list[dict[str, object]]:
         """What each reader did, on rank 0."""
-        states = self._master.readers if self._master is not None else {}
+        if self._master is None:
+            return []
+        self._master.settle(SETTLE_SECONDS)
+        states = self._master.readers
         return [asdict(states[number]) for number in sorted(states)]
 
     def close(self) -> None:
