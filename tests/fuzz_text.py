@@ -1,4 +1,4 @@
-"""Readers of text that people write: the config, keys on the command line, and plan files."""
+"""Readers of text that people write: configs, keys on the command line, plan files, machines."""
 
 import json
 from copy import deepcopy
@@ -12,6 +12,7 @@ from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.files import plan_file, torchrec_plan
 from neocpu.plan.files.bound_plan import bind
+from neocpu.plan.machines import machine_file
 from neocpu.train.config import config
 
 NOTE = plan_file.MadeFor("zionex", "neo", "search", 64, 0.25, 0.2)
@@ -53,13 +54,30 @@ WORDS = (
     '"rows": [0, 1e9], ',
     '"shards": [',
     "null",
+    "0-99999999",
+    "7-3",
+    "[[unequal]]",
 )
+# of `parallel`, beside those of the family
+CHOICES = 'pins = { "*" = "0-3, 8" }\nplan = { "*" = "row_wise, table_wise" }\n'
+UNEQUAL = '[[unequal]]\nranks = "0-3, 8"\nmemory = 0.5\nspeed = 0.8\n'
 
 
 def _make(folder: Path) -> Path:
     path = folder / "job.toml"
-    path.write_text(FAMILIES[MAIN].toml(Path("/data")))
+    text = FAMILIES[MAIN].toml(Path("/data"))
+    path.write_text(text.replace("[parallel]\n", f"[parallel]\n{CHOICES}"))
     return path
+
+
+def _make_machine(folder: Path) -> Path:
+    path = folder / "box.toml"
+    path.write_text(machine_file.text(machine_file.load("fat-tree")) + UNEQUAL)
+    return path
+
+
+def _read_machine(path: Path) -> Any:
+    return repr(machine_file.load(path))
 
 
 def _read(path: Path) -> Any:
@@ -139,8 +157,9 @@ def _mutate_plan(path: Path, chance: Random) -> bool:
 
 
 def readers() -> dict[str, Reader]:
-    """The config, and plan files."""
+    """The config, plan files and machines."""
     return {
+        "machine": Reader(_make_machine, _read_machine, _mutate),
         "config": Reader(_make, _read, _mutate),
         "plan": Reader(_make_plan, _read_plan, _mutate_plan),
         "torchrec plan": Reader(_make_torchrec, _read_torchrec, _mutate_plan),

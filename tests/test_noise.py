@@ -13,7 +13,7 @@ from neocpu.plan.cost.links import Layout
 from neocpu.plan.machines.machine_file import load
 from neocpu.plan.simulation import collectives
 from neocpu.plan.simulation.engine import Work
-from neocpu.plan.simulation.noise import Jitter, NodeFaults, percentiles
+from neocpu.plan.simulation.noise import Jitter, NodeFaults, RunningCosts, percentiles
 
 
 def lived(interval: float, save: float, restart: float, faults: float, segments: int) -> float:
@@ -97,13 +97,20 @@ def test_the_command_tells_percentiles_and_progress(
     monkeypatch.setattr("neocpu.plan.simulation.sweep.MOST_RANKS", 16)
     faults = ["faults.node_hours=100", "faults.save_s=30", "faults.restart_s=300"]
     line = ["simulate", "tiny", "--ranks", "16"]
-    keys = [word for key in faults for word in ("--set", key)]
+    costs = ["cost.node_hour=36", "cost.node_watts=6500"]
+    keys = [word for key in (*faults, *costs) for word in ("--set", key)]
     command([*line, *keys, "--scaling", str(tmp_path / "s.svg")])
     shown = capsys.readouterr().out
     # 100 h over 2 nodes; sqrt(2 * 30 s * 50 h) is 54.8 min
     assert "faults one every 50 h; with a checkpoint every 54.4 min" in shown
     assert f"{NodeFaults(node=360_000.0, save=30.0, restart=300.0).progress(2):.1%}" in shown
-    assert "imbalance   progress  mostly" in shown
+    assert "imbalance   progress    price/M      kWh/M  mostly" in shown
+    # two nodes for an hour take 72, and 13 kWh
+    per_million = RunningCosts(36.0, 6500.0).of_million(2, 1e6 / 3600)
+    assert per_million == {"price": pytest.approx(72.0), "kWh": pytest.approx(13.0)}
+    (line_of_costs,) = [text for text in shown.splitlines() if text.startswith("costs  ")]
+    price, energy = (float(word) for word in line_of_costs.split() if word[0].isdigit())
+    assert price / energy == pytest.approx(36 / 6.5, rel=0.01)
     assert "steps  " not in shown
     command([*line, *keys, "--set", "checkpoint.every_minutes=10"])
     assert "with a checkpoint every 10 min" in capsys.readouterr().out

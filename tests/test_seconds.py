@@ -10,7 +10,13 @@ from neocpu.parallel.sharding.plan import place
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import PHASES, StepSeconds, loads_of, step_seconds
 from neocpu.plan.cost.work import DenseWork, TableArrays, Wires, Workload, rectangles_of
-from neocpu.plan.machines.machine import ComputePeak, FabricLevel, LinkPeak, Machine, MemoryPeak
+from neocpu.plan.machines.fabric import FabricLevel
+from neocpu.plan.machines.machine import (
+    ComputePeak,
+    LinkPeak,
+    Machine,
+    MemoryPeak,
+)
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.datasets import distinct_codes
 
@@ -99,6 +105,12 @@ def test_wires_and_uplinks_count() -> None:
     loads = loads_of(model, rectangles_of(plan), 8)
     # four of eight ranks are beyond the rack, whose uplinks are three times as narrow
     assert loads.max(axis=0)[2] == pytest.approx(800 * 64 * 4 * 4 / 8 * 3 / 1e10)
+    rails = replace(MACHINE, rack=FabricLevel(nodes=4, oversubscription=3.0, rails=True))
+    layout = Layout(8, 2, "two_level")
+    seconds = StepSeconds(rails, [TABLE], WORK, layout).links
+    # three of the six ranks of other nodes are on other rails; two-level sums keep to theirs
+    assert seconds.byte_seconds["between"] == pytest.approx(3 / 2 / 1e10)
+    assert seconds.byte_seconds["places"] == pytest.approx(1 / 1e10)
 
 
 def test_rows_that_are_not_in_fast_memory_are_brought_up() -> None:

@@ -16,7 +16,8 @@ from neocpu.parallel.sharding.plan import place
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import step_seconds
 from neocpu.plan.cost.work import DenseWork, Wires, Workload
-from neocpu.plan.machines.machine import FabricLevel, LinkPeak, PhaseCosts
+from neocpu.plan.machines.fabric import FabricLevel
+from neocpu.plan.machines.machine import LinkPeak, PhaseCosts
 from neocpu.plan.machines.machine_file import load, preset_names
 from neocpu.plan.machines.scaling import scaled
 from neocpu.plan.simulation import collectives
@@ -173,6 +174,25 @@ def test_oversubscribed_uplinks_slow_what_leaves():
     assert network(4, 1, rack=racks).price("alltoall", "pairwise").byte_seconds < (
         wide.byte_seconds
     )
+
+
+def test_rails_keep_exchanges_of_equal_places_below_their_switches():
+    """16 nodes of 4, 8 nodes on a switch: 7 of the 60 ranks elsewhere are on a rank's own rail."""
+    rack = FabricLevel(nodes=8, oversubscription=4.0, rails=True)
+    b = 1 / ZIONEX.between_nodes.bandwidth_bytes_per_s
+    rails = network(64, 4, rack=rack)
+    shared = network(64, 4, rack=replace(rack, rails=False))
+    pairwise = rails.price("alltoall", "pairwise").uses["rack"]
+    assert pairwise == pytest.approx(60 / 64 * 4 * b * (1 - 7 / 60))
+    assert shared.price("alltoall", "pairwise").uses["rack"] == pytest.approx(
+        60 / 64 * 4 * b * 8 / 15
+    )
+    for form in ("hierarchical", "ring", "tree"):
+        assert rails.price("alltoall", form) == shared.price("alltoall", form)
+    # all nodes below one switch: other places are still beyond it
+    above = network(32, 4, rack=rack).price("alltoall", "pairwise").uses["rack"]
+    assert above == pytest.approx(28 / 32 * 4 * b * 3 / 4)
+    assert "rack" not in network(32, 4, rack=rack).price("alltoall", "hierarchical").uses
 
 
 # ---- steps ----

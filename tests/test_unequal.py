@@ -124,8 +124,8 @@ def test_entries_that_are_none_are_told(old: str, new: str, words: str) -> None:
 def test_a_simulation_refuses_unequal_ranks(tmp_path: Path) -> None:
     path = tmp_path / "box.toml"
     path.write_text(text(load("zionex")) + FILE)
-    asked = ["mlperf-like", "--machine", str(path), "--ranks", "16"]
-    outcome = CliRunner().invoke(simulate, asked)
+    arguments = ["mlperf-like", "--machine", str(path), "--ranks", "16"]
+    outcome = CliRunner().invoke(simulate, arguments)
     assert isinstance(outcome.exception, ConfigError)
     assert "ranks of a simulation are alike" in str(outcome.exception)
 
@@ -155,13 +155,13 @@ def test_jobs_on_one_machine_share_its_memory(tmp_path: Path) -> None:
         compute=ComputePeak(fp32_flops_per_s=1e9),
     )
     (tmp_path / "box.toml").write_text(text(machine))
-    ask = ["--machine", str(tmp_path / "box.toml"), "--ranks", "4", "--reserve", "0.8"]
+    machine_options = ["--machine", str(tmp_path / "box.toml"), "--ranks", "4", "--reserve", "0.8"]
     for name in ("auto", "one.json", "two.json"):
         (tmp_path / f"{name}.toml").write_text(JOB.format(plan=f'"{name}"'))
     job = str(tmp_path / "auto.toml")
 
     def run(*options: str) -> Result:
-        return CliRunner().invoke(plan, [job, *ask, *options])
+        return CliRunner().invoke(plan, [job, *machine_options, *options])
 
     keep = ["--set", "parallel.plan=table_wise"]
     assert run(*keep, "--out", str(tmp_path / "one.json")).exit_code == 0

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from neocpu.plan.machines.machine import Machine
 
 
+LINKS = ("inside_node", "between_nodes")
+
+
 @dataclass(frozen=True)
 class Layout:
     """Ranks of a run: how many, how many on a node, and the route of partial sums."""
@@ -55,7 +58,7 @@ class LinkSeconds:
         """(latency, seconds per byte) of an alltoallv by link class, at such messages."""
         inside, between = self.shares
         link_seconds = {}
-        for link, share in (("inside_node", inside), ("between_nodes", between)):
+        for link, share in zip(LINKS, (inside, between)):
             if not share:
                 link_seconds[link] = (0.0, 0.0)
                 continue
@@ -75,30 +78,32 @@ class LinkSeconds:
             link_seconds[link] = (max(0.0, small_seconds - slope * size / 2), slope)
         return link_seconds
 
-    @cached_property
-    def _oversubscribed(self) -> float:
-        """How many times longer bytes between nodes take because uplinks are narrower."""
-        slowest = 1.0
-        _, between = self.shares
-        for level in (self.machine.rack, self.machine.spine):
-            if level.nodes and between:
-                # uplinks carry what leaves the switch, as a part of all that leaves a node
-                below = min(level.nodes * self.layout.ranks_per_node, self.layout.ranks)
-                leaving = (self.layout.ranks - below) / self.layout.ranks
-                slowest = max(slowest, leaving / between * level.oversubscription)
-        return slowest
+    def _oversubscribed(self, equal_places: bool) -> float:
+        """How many times longer bytes between nodes take because uplinks are narrower.
+
+        equal_places : of what goes between ranks of equal place on their nodes.
+        """
+        nodes = self.layout.nodes
+        per_node = min(self.layout.ranks_per_node, self.layout.ranks)
+        levels = (self.machine.rack, self.machine.spine)
+        # uplinks carry what leaves the switch, as a part of all that leaves a node
+        leaving = (level.leaving(nodes, per_node, equal_places) for level in levels)
+        return max(1.0, *(x * level.oversubscription for x, level in zip(leaving, levels)))
 
     @cached_property
     def byte_seconds(self) -> dict[str, float]:
-        """Seconds per byte: "all", to all ranks alike; "inside" and "between" one link each."""
+        """Seconds per byte: "all", to all ranks alike; "inside" and "between" one link each, and
+        "places" between ranks of equal place.
+        """
         inside, between = self.shares
-        inside_byte = self.by_link["inside_node"][1]
-        between_byte = self.by_link["between_nodes"][1] * self._oversubscribed
+        inside_byte, between_byte = (self.by_link[name][1] for name in LINKS)
+        anywhere = between_byte * self._oversubscribed(equal_places=False)
         return {
             # both links work at the same time
-            "all": max(inside * inside_byte, between * between_byte),
+            "all": max(inside * inside_byte, between * anywhere),
             "inside": inside_byte,
-            "between": between_byte,
+            "between": anywhere,
+            "places": between_byte * self._oversubscribed(equal_places=True),
         }
 
     @cached_property
@@ -116,7 +121,7 @@ class LinkSeconds:
         if self.layout.route == "two_level" and nodes > 1:
             # what crosses was summed over the node before, and each of its ranks sends 1/L of it
             in_node = (per_node - 1) / per_node * cost["inside"]
-            return in_node + (nodes - 1) / nodes / per_node * cost["between"]
+            return in_node + (nodes - 1) / nodes / per_node * cost["places"]
         return cost["all"]
 
 

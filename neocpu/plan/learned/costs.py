@@ -21,7 +21,7 @@ from neocpu.parallel.sharding.plan import shard_bytes
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel
-from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload
+from neocpu.plan.cost.work import Floats, TableArrays, Workload, whole_rectangles
 from neocpu.plan.learned.cost_nets import HIDDEN
 from neocpu.plan.learned.features import FEATURES, Pieces, describe
 from neocpu.plan.learned.nets import Array
@@ -151,27 +151,12 @@ class LearnedCosts:
         self, table: Ints, scheme: Ints, rows: Floats, width: Floats
     ) -> tuple[Floats, Floats]:
         """Seconds of (exchanges, extras) under the shared model."""
-        seconds = self._priced(table, scheme, rows, width)
+        seconds = self.model.seconds(whole_rectangles(table, scheme, rows, width))
         names = self.model.phases
         zeros = np.zeros(table.size)
         comm = [seconds[:, names.index(name)] for name in COMM_PHASES if name in names]
         extra = [seconds[:, names.index(name)] for name in EXTRA_PHASES if name in names]
         return sum(comm, zeros), sum(extra, zeros)
-
-    def _priced(self, table: Ints, scheme: Ints, rows: Floats, width: Floats) -> Floats:
-        """Seconds of rectangles under the shared model, f64[n, phases]."""
-        count = table.size
-        zeros = np.zeros(count, np.int64)
-        rectangles = Rectangles(
-            table=table,
-            scheme=scheme,
-            rows=rows,
-            width=width,
-            rank=zeros,
-            share=np.ones(count),
-            below=zeros,
-        )
-        return self.model.seconds(rectangles)
 
     # ---- ranks ----
 

@@ -1,9 +1,9 @@
 """How does the policy play, and how is it taught? Sequential placements, and REINFORCE on them.
 
-An episode places all tables of a task; its reward comes at the end. DreamShard's is minus the
-predicted cost, here divided by what a perfectly balanced plan would cost; AutoShard's is the least
-rank's cost over the dearest's, and stays an option. The baseline is the mean of the episodes of
-one task, the gradient that of
+An episode places all tables of a task; its reward comes at the end: minus the predicted cost, as
+DreamShard's, here divided by what a perfectly balanced plan would cost. (AutoShard's is the least
+rank's cost over the dearest's.) The baseline is the mean of the episodes of one task, the gradient
+that of
 
     sum over steps of -(reward - baseline) log p(action) - 0.001 entropy
 
@@ -30,29 +30,23 @@ TRY_SEED = 11
 
 @dataclass(frozen=True)
 class Lesson:
-    """How long the policy is taught: tasks, episodes of each, Adam's rate, which falls to 0.
-
-    reward : "cost" (DreamShard) or "balance" (AutoShard).
-    """
+    """How long the policy is taught: tasks, episodes of each, Adam's rate, which falls to 0."""
 
     updates: int = 300
     episodes: int = 10
     rate: float = 1e-3
-    reward: str = "cost"
 
 
 @dataclass(frozen=True)
 class Played:
     """E episodes: ranks i64[E, T] in the order of the steps; costs as the policy saw them f64[E, T,
-    ranks, COSTS]; legal bool[E, T, ranks]; seconds f64[E], inf where a table found no room; balance
-    f64[E].
+    ranks, COSTS]; legal bool[E, T, ranks]; seconds f64[E], inf where a table found no room.
     """
 
     ranks: Ints
     costs: Floats
     legal: Array
     seconds: Floats
-    balance: Floats
 
 
 class Game:
@@ -122,9 +116,7 @@ class Game:
             now[lanes, rank] = with_table[lanes, rank]
         loads = Loads(hidden, *np.moveaxis(facts, -1, 0))
         seconds = np.where(complete, costs.seconds(loads), np.inf)
-        least = now.min(axis=1)
-        balance = least / np.maximum(now.max(axis=1), 1e-30)
-        return Played(placed, seen, legal, seconds, balance)
+        return Played(placed, seen, legal, seconds)
 
     def _view(self, now: Floats, after: Floats, size: Floats) -> Floats:
         """Costs as parts of the mean rank's, f64[E, ranks, COSTS]."""
@@ -158,12 +150,9 @@ def place(
     return PlacedParts(game.cutting, ranks, float(seconds[best]))
 
 
-def rewards(game: Game, played: Played, kind: str) -> Floats:
+def rewards(game: Game, played: Played) -> Floats:
     """Rewards f64[E]; -10 where a table found no room."""
-    if kind == "balance":
-        reward = played.balance
-    else:
-        reward = -played.seconds / game.mean_cost
+    reward = -played.seconds / game.mean_cost
     # bounded below, or one hopeless episode would outweigh the others of its task
     return np.where(np.isfinite(played.seconds), np.maximum(reward, -10.0), -10.0)
 
@@ -204,7 +193,7 @@ def teach(
     for update in range(lesson.updates):
         game = draw(rng)
         played = game.play(policy, lesson.episodes, rng)
-        reward = rewards(game, played, lesson.reward)
+        reward = rewards(game, played)
         history.append(float(reward.mean()))
         advantage = (reward - reward.mean()) / (reward.std() + 1e-3)
         _, slopes = surrogate(policy, game, played, advantage)

@@ -10,6 +10,7 @@ memory.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -55,7 +56,8 @@ class ShardingTask:
 Propose = Callable[[ShardingTask], PlacedParts]
 
 
-def neuroshard_plan(
+def learned_plan(
+    name: str,
     tables: Sequence[TableSpec],
     spec: PlanSpec,
     layout: Layout,
@@ -65,7 +67,7 @@ def neuroshard_plan(
     fixed: Pins | None = None,
     networks: store.Networks | None = None,
 ) -> Answer:
-    """The search's plan, started from NeuroShard's as well.
+    """The search's plan, started from what a planner of PROPOSALS finds by itself as well.
 
     networks : None: those of the model's machine, from their file.
 
@@ -73,24 +75,21 @@ def neuroshard_plan(
     for what does not fit.
     """
     capacity = capacity or Capacity()
-    task = task_of("neuroshard", tables, spec, layout, model, work, capacity, networks)
-    return _searched("neuroshard", task, spec, capacity, fixed)
+    task = task_of(name, tables, spec, layout, model, work, capacity, networks)
+    costs = task.costs
+    own = PROPOSALS[name](task)
+    proposed = [
+        plan_of(costs, placed)
+        for placed in (own, neuroshard.improved(costs, own, task.room))
+        if np.isfinite(placed.seconds)
+    ]
+    answer = plan_tables(tables, spec, layout, model, work, capacity, fixed, proposed)
+    note = f"planned with the networks of {costs.networks.machine}"
+    return replace(answer, planner=name, notes=(*answer.notes, note))
 
 
-def autoshard_plan(
-    tables: Sequence[TableSpec],
-    spec: PlanSpec,
-    layout: Layout,
-    model: CostModel,
-    work: Workload,
-    capacity: Capacity | None = None,
-    fixed: Pins | None = None,
-    networks: store.Networks | None = None,
-) -> Answer:
-    """The search's plan, started from that of AutoShard's policy; else as `neuroshard_plan`."""
-    capacity = capacity or Capacity()
-    task = task_of("autoshard", tables, spec, layout, model, work, capacity, networks)
-    return _searched("autoshard", task, spec, capacity, fixed)
+neuroshard_plan = partial(learned_plan, "neuroshard")
+autoshard_plan = partial(learned_plan, "autoshard")
 
 
 def beam_search(task: ShardingTask) -> PlacedParts:
@@ -115,24 +114,6 @@ PROPOSALS: dict[str, Propose] = {
 }
 
 
-def _searched(
-    name: str, task: ShardingTask, spec: PlanSpec, capacity: Capacity, fixed: Pins | None
-) -> Answer:
-    """The search's answer, which starts from what a planner finds by itself too."""
-    costs = task.costs
-    own = PROPOSALS[name](task)
-    proposed = [
-        plan_of(costs, placed)
-        for placed in (own, neuroshard.improved(costs, own, task.room))
-        if np.isfinite(placed.seconds)
-    ]
-    answer = plan_tables(
-        costs.tables, spec, costs.layout, costs.model, costs.work, capacity, fixed, proposed
-    )
-    note = f"planned with the networks of {costs.networks.machine}"
-    return replace(answer, planner=name, notes=(*answer.notes, note))
-
-
 def task_of(
     name: str,
     tables: Sequence[TableSpec],
@@ -143,7 +124,7 @@ def task_of(
     capacity: Capacity,
     networks: store.Networks | None = None,
 ) -> ShardingTask:
-    """The task of one planner; arguments and errors as of `neuroshard_plan`."""
+    """The task of one planner; arguments and errors as of `learned_plan`."""
     schemes = choose_schemes(tables, spec)
     for table, scheme in zip(tables, schemes):
         if scheme not in KNOWN:

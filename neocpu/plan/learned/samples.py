@@ -12,7 +12,7 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import PHASES, StepSeconds
-from neocpu.plan.cost.work import Floats, Rectangles, Workload
+from neocpu.plan.cost.work import Floats, Workload, whole_rectangles
 from neocpu.plan.learned.features import describe, whole
 from neocpu.plan.learned.training import CommSamples, ComputeSamples
 from neocpu.plan.machines.machine import Machine
@@ -74,16 +74,8 @@ def simulated_compute(machine: Machine, batch: int, sets: int) -> ComputeSamples
     model = StepSeconds(machine, pool.tables, pool.work, Layout(1, 1))
     pieces = whole(model.arrays)
     count = pieces.table.size
-    rectangles = Rectangles(
-        table=pieces.table,
-        scheme=np.full(count, TABLE_WISE),
-        rows=pieces.rows,
-        width=pieces.width,
-        rank=np.zeros(count, np.int64),
-        share=np.ones(count),
-        below=np.zeros(count, np.int64),
-    )
-    phases = model.seconds(rectangles)
+    scheme = np.full(count, TABLE_WISE)
+    phases = model.seconds(whole_rectangles(pieces.table, scheme, pieces.rows, pieces.width))
     single = phases[:, PHASES.index("lookup")] + phases[:, PHASES.index("update")]
     chosen, starts = draw_sets(count, sets, rng)
     features = describe(pieces, model.arrays, batch)

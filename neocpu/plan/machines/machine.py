@@ -21,6 +21,7 @@ from typing import Annotated
 
 from neocpu.core.records import Limits
 from neocpu.plan.machines.curves import Curve, rate_between
+from neocpu.plan.machines.fabric import FabricLevel
 from neocpu.plan.machines.unequal import UnequalRanks
 
 MEMORIES = ("hbm", "ddr", "ssd")
@@ -89,18 +90,6 @@ class LinkPeak:
     bandwidth_bytes_per_s: float = 0.0
     latency_s: float = 0.0
     message_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class FabricLevel:
-    """Switches of one level: nodes below each (0: none), bandwidth down divided by bandwidth up.
-
-    latency_s : added to a message that leaves through the level's uplinks.
-    """
-
-    nodes: int = 0
-    oversubscription: float = 1.0
-    latency_s: float = 0.0
 
 
 @dataclass(frozen=True)

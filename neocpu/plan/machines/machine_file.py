@@ -19,6 +19,7 @@ from neocpu.core.errors import ConfigError
 from neocpu.core.records import Limits, Reader, toml_tree
 from neocpu.kernels.compile.trust import base_folder
 from neocpu.plan.machines.curves import fault
+from neocpu.plan.machines.fabric import FabricLevel
 from neocpu.plan.machines.machine import (
     COLUMNS,
     FABRIC,
@@ -26,7 +27,6 @@ from neocpu.plan.machines.machine import (
     MEMORIES,
     ComputePeak,
     EmbeddingRates,
-    FabricLevel,
     LinkPeak,
     Machine,
     MemoryPeak,
@@ -257,6 +257,8 @@ def _literal(value: str | float | tuple[float, ...]) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, int):
         return f"{value:_}"
     # digits grouped for people; beyond that an exponent is easier to read

@@ -1,11 +1,12 @@
 """What does a planner answer? A plan, its cost, and what each table's alternatives cost."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import CostModel
+from neocpu.plan.cost.seconds import CostModel, step_seconds
 from neocpu.plan.cost.work import Floats, Rectangles, Workload
 from neocpu.plan.tiers.placements import Capacity
 
@@ -43,9 +44,8 @@ class Answer:
 
     model, work, layout : what it was made for. rectangles : of the plan, with the shares of rows
     that fast memory holds. loads : f64[ranks, phases] in s. memory : i64[ranks, 3], bytes in hbm,
-    ddr and ssd. capacity : i64[3] of a rank, 0 for no limit. placements : by table. seconds : of a
-    step. bound : seconds that no plan can stay below under this model. planner : its name. budget :
-    what `capacity` is part of, and which placements tables may have.
+    ddr and ssd. placements : by table. bound : seconds that no plan can stay below under this
+    model. planner : its name. budget : memory of a rank, and which placements tables may have.
     """
 
     plan: Plan
@@ -56,12 +56,20 @@ class Answer:
     rectangles: Rectangles
     loads: Floats
     memory: Ints
-    capacity: Ints
-    seconds: float
     bound: float
     planner: str = "search"
     notes: tuple[str, ...] = field(default=())
     budget: Capacity = field(default_factory=Capacity)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of a step."""
+        return step_seconds(self.model, self.loads)
+
+    @property
+    def capacity(self) -> Ints:
+        """Bytes of a rank in hbm, ddr and ssd, i64[3], 0 for no limit."""
+        return self.budget.bytes
 
     @property
     def above_bound(self) -> float:

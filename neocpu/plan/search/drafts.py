@@ -172,7 +172,9 @@ class PlanDraft:
 
 
 def slowed(options: Options, seconds: Floats) -> Floats:
-    """Seconds f64[ranks, k] of ranks that are as fast as pieces are priced, as theirs."""
+    """Seconds f64[ranks, k], or f64[k] of each rank, of ranks as fast as pieces are priced for, as
+    those of the real ones.
+    """
     return seconds if options.slowness is None else seconds * options.slowness[:, None]
 
 
@@ -208,7 +210,7 @@ def lay(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Laid 
     copied = options.scheme[choice] == CODES["data_parallel"]
     pieces = options.piece[choice[copied]]
     # copies are the same on every rank: one broadcast instead of a rectangle for each
-    seconds += slowed(options, np.ones((ranks, 1)) * options.piece_seconds[pieces].sum(axis=0))
+    seconds += slowed(options, options.piece_seconds[pieces].sum(axis=0))
     size += options.piece_bytes[pieces].sum(axis=0)
     for table in np.flatnonzero((homes == ALL) & ~copied).tolist():
         rectangles = spread(options, int(choice[table]), 0, layout)

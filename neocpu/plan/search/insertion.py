@@ -7,7 +7,7 @@ import numpy as np
 from neocpu.core.types import Ints
 from neocpu.plan.cost.work import Floats
 from neocpu.plan.search.cuts import ALL, NODE
-from neocpu.plan.search.drafts import Spread, spread, spread_on_nodes
+from neocpu.plan.search.drafts import Spread, slowed, spread, spread_on_nodes
 from neocpu.plan.search.norms import CALL, Budget, Norm
 from neocpu.plan.search.partition import TOLERANCE, fits
 
@@ -79,16 +79,13 @@ def _insert_items(norm: Norm, ground: Ground, candidate: int, budget: Budget) ->
     draft = norm.draft
     options = draft.options
     limits = draft.limits * (1.0 + TOLERANCE)
-    everywhere = np.arange(draft.layout.ranks)
     chosen = []
     for piece in range(int(options.piece[candidate]), int(options.piece[candidate + 1])):
         # more copies than ranks with room go round again, on what the first round left
         left = int(options.copies[piece])
         while left:
             budget.spend(CALL + draft.layout.ranks)
-            seconds = ground.seconds + options.seconds_on(
-                everywhere, np.full(everywhere.size, piece)
-            )
+            seconds = ground.seconds + slowed(options, options.piece_seconds[piece])
             size = ground.bytes + options.piece_bytes[piece]
             powers = norm.power(seconds)
             values = norm.value(ground.sums - ground.powers + powers)

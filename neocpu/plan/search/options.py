@@ -12,7 +12,7 @@ import numpy as np
 from neocpu.core.types import Ints
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds, slowness_of
-from neocpu.plan.cost.work import Flags, Floats, Rectangles, Workload, whole_rectangles
+from neocpu.plan.cost.work import Flags, Floats, Workload, whole_rectangles
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.cuts import Cuts, ways_to_cut
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
@@ -166,15 +166,11 @@ def _shares(
     it may fill most, f64[tables].
     """
     table, variant = np.nonzero(allowed)
-    count = table.size
-    whole = Rectangles(
+    whole = whole_rectangles(
         table=table,
-        scheme=np.full(count, CODES["table_wise"]),
+        scheme=np.full(table.size, CODES["table_wise"]),
         rows=np.array([spec.rows for spec in tables], np.float64)[table],
         width=np.array([spec.dim for spec in tables], np.float64)[table],
-        rank=np.zeros(count, np.int64),
-        share=np.ones(count),
-        below=np.zeros(count, np.int64),
     )
     whole = with_variants(whole, variants, variant)
     limits = rank_limits(capacity, tables, work, layout.ranks).max(axis=0)

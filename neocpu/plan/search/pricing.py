@@ -9,7 +9,7 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding.schemes import SCHEMES, Shard, column_blocks
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, loads_of, step_seconds
+from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, loads_of
 from neocpu.plan.cost.work import Floats, Workload, rectangles_of, whole_rectangles
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
@@ -32,16 +32,11 @@ def answer_of(
     model: CostModel,
     work: Workload,
     capacity: Capacity,
-    bound: float | None = None,
-    planner: str = "search",
+    bound: float,
 ) -> Answer:
-    """The plan of a draft, and its price; bound : seconds of `bounded`, if they are known."""
+    """The plan of a draft, and its price; bound : seconds of `bounded`."""
     options = draft.options
     layout = draft.layout
-    if bound is None:
-        free = (AUTO,) * len(tables)
-        ranges = ranges_of(tables, free, layout, model, work, options)
-        bound = bounded(options, layout, draft.limits, ranges).seconds
     shards, pieces = _shards(draft, tables)
     ranks = np.array([shard.rank for shard in shards], np.int64)
     table = np.array([shard.table for shard in shards], np.int64)
@@ -73,10 +68,7 @@ def answer_of(
         rectangles=rectangles,
         loads=loads,
         memory=size[:, :3].astype(np.int64),
-        capacity=capacity.bytes,
-        seconds=step_seconds(model, loads),
         bound=model.fixed_seconds + bound,
-        planner=planner,
         budget=capacity,
     )
 
@@ -119,8 +111,6 @@ def answer_of_plan(
         rectangles=rectangles,
         loads=loads,
         memory=size[:, :3].astype(np.int64),
-        capacity=capacity.bytes,
-        seconds=step_seconds(model, loads),
         bound=model.fixed_seconds + bound,
         planner=planner,
         budget=capacity,

@@ -14,7 +14,7 @@ import numpy as np
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowness_of, step_seconds
-from neocpu.plan.cost.work import Floats, Rectangles
+from neocpu.plan.cost.work import Floats, Rectangles, whole_rectangles
 from neocpu.plan.search.answer import Alternative, Answer
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import Spread, spread, sums_by_rank
@@ -198,15 +198,11 @@ class Trials:
         pieces = self._pieces(table)
         # the last candidate that begins at the piece or before it
         owner = np.searchsorted(options.piece, np.arange(pieces.start, pieces.stop), "right") - 1
-        count = owner.size
-        rectangles = Rectangles(
-            table=np.full(count, table),
+        rectangles = whole_rectangles(
+            table=np.full(owner.size, table),
             scheme=options.scheme[owner],
             rows=options.rows[pieces],
             width=options.width[pieces],
-            rank=np.zeros(count, np.int64),
-            share=np.ones(count),
-            below=np.zeros(count, np.int64),
         )
         return with_variants(rectangles, options.variants, options.variant[owner])
 

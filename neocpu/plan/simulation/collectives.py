@@ -19,16 +19,19 @@ that fast. What a machine achieves are its curves, the algorithm "measured".
 
 What leaves a rack or a spine shares the uplinks of all nodes below it, which are oversubscribed:
 o bytes-times as slow as the NICs together. In an exchange of all with all, the part of it that
-leaves is that of the ranks elsewhere; rings and trees leave by one node of each.
+leaves is that of the ranks elsewhere; rings and trees leave by one node of each. Where switches are
+rails, those of other places on a node are elsewhere too; all algorithms but pairwise go between
+equal places.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from neocpu.plan.cost.links import Layout
+    from neocpu.plan.machines.fabric import FabricLevel
     from neocpu.plan.machines.machine import Machine
 
 MEASURED = "measured"
@@ -51,12 +54,12 @@ class LinkCost(NamedTuple):
 class Rounds:
     """So many rounds, in each of which shares of the buffer go over links at the same time.
 
-    spread : between nodes, do ranks send to all others alike? Else to a neighbour.
+    to : between nodes, do ranks send to all others, to those of equal place, or to a neighbour?
     """
 
     count: int
     shares: Mapping[str, float]
-    spread: bool = True
+    to: Literal["all", "places", "neighbour"] = "all"
 
 
 class Price(NamedTuple):
@@ -78,22 +81,23 @@ class Network:
         self.per_node = min(layout.ranks_per_node, layout.ranks)
         self.nodes = layout.nodes
         self.links = {name: _link(machine, name) for name in (INSIDE, BETWEEN)}
-        self.spread: dict[str, float] = {}
-        self.neighbour: dict[str, float] = {}
-        self.uplink_latency = 0.0
+        # seconds per byte that leaves a node of the uplinks that it may take, by level
+        self.uplinks: dict[str, dict[str, float]] = {"all": {}, "places": {}, "neighbour": {}}
+        self.uplink_latency = {"all": 0.0, "places": 0.0, "neighbour": 0.0}
         for level in ("rack", "spine"):
-            switch = getattr(machine, level)
-            below = min(switch.nodes, self.nodes)
-            # nothing leaves a switch that has all nodes below it
-            if not switch.nodes or below == self.nodes:
-                continue
+            switch: FabricLevel = getattr(machine, level)
             slower = switch.oversubscription * self.links[BETWEEN].byte_seconds
-            leaving = self.ranks - below * self.per_node
-            # of what leaves a node, the part that leaves the switch too
-            self.spread[level] = slower * leaving / (self.ranks - self.per_node)
+            shares = {
+                "all": switch.leaving(self.nodes, self.per_node),
+                "places": switch.leaving(self.nodes, self.per_node, equal_places=True),
+            }
             # one of the nodes below sends over the uplinks of them all
-            self.neighbour[level] = slower / below
-            self.uplink_latency += switch.latency_s
+            shares["neighbour"] = float(shares["places"] > 0) / max(switch.nodes, 1)
+            for to, share in shares.items():
+                # nothing leaves a switch that has all below it
+                if share:
+                    self.uplinks[to][level] = slower * share
+                    self.uplink_latency[to] += switch.latency_s
 
     def price(self, operation: str, algorithm: str, size: float = 0.0) -> Price:
         """Of "alltoall" or "allreduce" by one of ALGORITHMS but "measured"; 0 on one rank.
@@ -116,10 +120,10 @@ class Network:
             }
             start = max((self.links[name].latency_s for name in group.shares), default=0.0)
             if group.shares.get(BETWEEN):
-                uplinks = self.spread if group.spread else self.neighbour
+                uplinks = self.uplinks[group.to]
                 busy |= {name: group.shares[BETWEEN] * cost for name, cost in uplinks.items()}
                 # a round takes as long as its farthest message
-                start += self.uplink_latency
+                start += self.uplink_latency[group.to]
             latency += group.count * start
             byte_seconds += group.count * max(busy.values(), default=0.0)
             for name, seconds in busy.items():
@@ -157,7 +161,7 @@ def _rings(net: Network, count: int, share: float) -> list[Rounds]:
     # of L rings one step in L leaves the node
     if net.per_node > 1:
         shares[INSIDE] = share * (net.per_node - 1) / net.per_node
-    return _kept(Rounds(count, shares, spread=False))
+    return _kept(Rounds(count, shares, to="neighbour"))
 
 
 def _ring_alltoall(net: Network) -> list[Rounds]:
@@ -166,14 +170,15 @@ def _ring_alltoall(net: Network) -> list[Rounds]:
 
 def _tree_alltoall(net: Network) -> list[Rounds]:
     return _kept(
-        Rounds(_levels(net.per_node), {INSIDE: 0.5}), Rounds(_levels(net.nodes), {BETWEEN: 0.5})
+        Rounds(_levels(net.per_node), {INSIDE: 0.5}),
+        Rounds(_levels(net.nodes), {BETWEEN: 0.5}, to="places"),
     )
 
 
 def _hierarchical_alltoall(net: Network) -> list[Rounds]:
     return _kept(
         Rounds(net.per_node - 1, {INSIDE: 1 / net.per_node}),
-        Rounds(net.nodes - 1, {BETWEEN: 1 / net.nodes}),
+        Rounds(net.nodes - 1, {BETWEEN: 1 / net.nodes}, to="places"),
     )
 
 
@@ -188,7 +193,7 @@ def _ring_allreduce(net: Network) -> list[Rounds]:
 def _tree_allreduce(net: Network) -> list[Rounds]:
     return _kept(
         Rounds(2 * _levels(net.per_node), {INSIDE: 1.0}),
-        Rounds(2 * _levels(net.nodes), {BETWEEN: 1.0}, spread=False),
+        Rounds(2 * _levels(net.nodes), {BETWEEN: 1.0}, to="neighbour"),
     )
 
 
@@ -196,7 +201,7 @@ def _hierarchical_allreduce(net: Network) -> list[Rounds]:
     share = 1 / net.per_node
     return _kept(
         Rounds(2 * (net.per_node - 1), {INSIDE: share}),
-        Rounds(2 * (net.nodes - 1), {BETWEEN: share / net.nodes}, spread=False),
+        Rounds(2 * (net.nodes - 1), {BETWEEN: share / net.nodes}, to="neighbour"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Ranks are never alike, and machines fail: how stages vary, and what faults cost.
+"""Ranks are never alike, and machines fail: how stages vary, what faults cost, and what hours do.
 
 Every stage of every rank and step takes a factor that is drawn from a log-normal law of mean 1 and
 a given coefficient of variation; some ranks are slower throughout. An exchange has one factor for
@@ -75,3 +75,20 @@ class NodeFaults:
         if not self.node:
             return 1.0
         return progress(self.interval(nodes), self.save, self.restart, self.node / nodes)
+
+
+@dataclass(frozen=True)
+class RunningCosts:
+    """What nodes cost while they run; 0: not asked.
+
+    node_hour : price of a node and hour, in any currency. node_watts : that a node takes.
+    """
+
+    node_hour: float = 0.0
+    node_watts: float = 0.0
+
+    def of_million(self, nodes: int, samples_per_s: float) -> dict[str, float]:
+        """Price and kWh of a million samples on so many nodes, of what was asked, by unit."""
+        hours = nodes * 1e6 / samples_per_s / 3600
+        costs = {"price": self.node_hour * hours, "kWh": self.node_watts / 1000 * hours}
+        return {unit: value for unit, value in costs.items() if value}

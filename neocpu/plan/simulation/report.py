@@ -66,6 +66,9 @@ def report_lines(outcome: Simulated) -> Iterator[str]:
     yield f"step   {seconds(outcome.step)}"
     yield f"QPS    {outcome.samples_per_s:,.0f} samples/s"
     yield from _noise_lines(outcome)
+    if outcome.million:
+        costs = ", ".join(f"{value:.3g} {unit}" for unit, value in outcome.million.items())
+        yield f"costs  {costs} for a million samples"
     yield ""
     yield f"{'phase':30}{'serialised':>12}{'exposed':>12}{'of the step':>13}{'longest path':>14}"
     for share in breakdown.shares:
@@ -132,12 +135,15 @@ def sweep_lines(outcomes: Sequence[Simulated]) -> Iterator[str]:
     """A row for each number of ranks."""
     first = outcomes[0].scenario
     faults = "   progress" if first.faults.node else ""
+    units = "".join(f"{f'{unit}/M':>11}" for unit in outcomes[0].million)
     yield f"{first.work.batch // first.ranks:,} samples per rank"
-    yield f"{'ranks':>6}{'step':>12}{'QPS':>14}{'efficiency':>12}{'imbalance':>11}{faults}  mostly"
+    columns = f"{'ranks':>6}{'step':>12}{'QPS':>14}{'efficiency':>12}{'imbalance':>11}"
+    yield f"{columns}{faults}{units}  mostly"
     for outcome, efficiency in zip(outcomes, efficiencies(outcomes)):
         path = outcome.breakdown.path
         progress = outcome.scenario.faults.progress(outcome.scenario.layout.nodes)
         left = f"{progress:>11.1%}" if faults else ""
+        left += "".join(f"{value:>11.3g}" for value in outcome.million.values())
         yield (
             f"{outcome.scenario.ranks:>6}{seconds(outcome.step):>12}"
             f"{outcome.samples_per_s:>14,.0f}{efficiency:>11.0%} {outcome.imbalance:>11.2f}"

@@ -22,7 +22,7 @@ from neocpu.plan.simulation.breakdown import Breakdown, breakdown
 from neocpu.plan.simulation.collectives import ALGORITHMS
 from neocpu.plan.simulation.costs import StageOptions, stage_works
 from neocpu.plan.simulation.engine import Timeline, run, unrolled
-from neocpu.plan.simulation.noise import SEED, Jitter, NodeFaults
+from neocpu.plan.simulation.noise import SEED, Jitter, NodeFaults, RunningCosts
 from neocpu.tables.specs.specs import TableSpec
 
 # Batches simulated before those that are measured: until the pipeline is full.
@@ -37,7 +37,7 @@ class Scenario:
     model and its global batch. route : of partial sums. pipeline : one of `core.stages.PIPELINES`.
     options : how costs are put on stages. steps : that are measured, after a warm-up.
     cache_share : part of all rows that fast memory holds; None: as much as fits. jitter, faults :
-    how stages vary from step to step, and how nodes fail.
+    how stages vary from step to step, and how nodes fail. running : what nodes cost.
     """
 
     machine: Machine
@@ -51,6 +51,7 @@ class Scenario:
     cache_share: float | None = None
     jitter: Jitter = field(default_factory=Jitter)
     faults: NodeFaults = field(default_factory=NodeFaults)
+    running: RunningCosts = field(default_factory=RunningCosts)
 
     def __post_init__(self) -> None:
         if self.pipeline not in PIPELINES:
@@ -119,6 +120,12 @@ class Simulated:
     def goodput(self) -> float:
         """Samples a second of all time, faults, checkpoints and restarts included."""
         return self.samples_per_s * self.scenario.faults.progress(self.scenario.layout.nodes)
+
+    @property
+    def million(self) -> dict[str, float]:
+        """Price and kWh of a million samples, of what was asked, by unit."""
+        scenario = self.scenario
+        return scenario.running.of_million(scenario.layout.nodes, self.goodput)
 
     @property
     def step_seconds(self) -> Floats:

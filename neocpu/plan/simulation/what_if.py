@@ -14,6 +14,8 @@
     faults.node_hours       from fault to fault of a node; with it
     faults.save_s           seconds that a checkpoint holds the run up, and
     faults.restart_s        seconds from a fault until the run goes on
+    cost.node_hour          price of a node and hour, and
+    cost.node_watts         watts of a node: a million samples cost so much
 
 All other keys are the config's.
 """
@@ -56,6 +58,8 @@ class WhatIf:
     faults_node_hours: float = 0.0
     faults_save_s: float = 0.0
     faults_restart_s: float = 0.0
+    cost_node_hour: float = 0.0
+    cost_node_watts: float = 0.0
 
     def of_wires(self, wires: Wires) -> Wires:
         """The config's wires with their changes."""
@@ -71,10 +75,9 @@ class WhatIf:
 
 
 NO_CHANGES = WhatIf()
-# Fields that are no part of the step that a plan is priced by.
-ONLY_SIMULATED = tuple(
-    name for name in vars(NO_CHANGES) if name.startswith(("cache", "readers", "jitter", "faults"))
-)
+# Sections of keys, and their fields, that are no part of the step that a plan is priced by.
+SIMULATED = ("cache", "readers", "jitter", "faults", "cost")
+ONLY_SIMULATED = tuple(name for name in vars(NO_CHANGES) if name.startswith(SIMULATED))
 
 
 def changes(overrides: Sequence[str]) -> WhatIf:
@@ -102,7 +105,7 @@ def changes(overrides: Sequence[str]) -> WhatIf:
             result = replace(result, **{attribute: number})
         elif key == "work.precision":
             result = replace(result, precision=_one_of(key, text, PRECISIONS))
-        elif section in ("work", "cache", "readers", "jitter", "faults"):
+        elif section in ("work", *SIMULATED):
             known = ", ".join([*_NUMBERS, "work.precision"])
             raise ConfigError(f"--set {key}: unknown; keys of the simulator are {known}")
         else:
@@ -124,6 +127,8 @@ _NUMBERS: dict[str, tuple[str, type, float]] = {
     "faults.node_hours": ("faults_node_hours", float, 0.001),
     "faults.save_s": ("faults_save_s", float, 0.0),
     "faults.restart_s": ("faults_restart_s", float, 0.0),
+    "cost.node_hour": ("cost_node_hour", float, 0.0),
+    "cost.node_watts": ("cost_node_watts", float, 0.0),
 }
 
 

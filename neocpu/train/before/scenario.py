@@ -142,7 +142,7 @@ def scenario_of(
     Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
     """
     from neocpu.plan.simulation.costs import StageOptions
-    from neocpu.plan.simulation.noise import Jitter, NodeFaults
+    from neocpu.plan.simulation.noise import Jitter, NodeFaults, RunningCosts
     from neocpu.plan.simulation.scenario import Scenario
 
     refuse_towers(config)
@@ -183,4 +183,5 @@ def scenario_of(
             restart=changes.faults_restart_s,
             every=config.checkpoint.every_seconds,
         ),
+        running=RunningCosts(changes.cost_node_hour, changes.cost_node_watts),
     )
