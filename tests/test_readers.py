@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -336,6 +336,26 @@ def test_damaged_frames_are_no_frames(data):
         far.shutdown(socket.SHUT_WR)
         frame = frames.receive(near)
         assert frame is None or all(array.flags.aligned for array in frame.arrays)
+
+
+def test_who_is_stopped_for_a_while_is_met(monkeypatch):
+    monkeypatch.setattr(frames, "SECONDS", 0.2)
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    met = threading.Event()
+    servers = []
+
+    def awake():
+        servers.append(frames.Connections(listener, "token", lambda connection: met.set()))
+
+    timer = threading.Timer(0.5, awake)
+    timer.start()
+    with closing(frames.connect([address], "token")):
+        assert met.wait(5.0)
+    timer.join()
+    servers[0].close()
+    with pytest.raises(ConnectionError):  # at once
+        frames.connect([address], "token")
 
 
 def test_who_does_not_know_the_token_is_not_met():

@@ -13,6 +13,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -25,6 +26,7 @@ ALIGNED = 64  # bytes; kernels are compiled for arrays that begin at whole eleme
 SIZES = struct.Struct("<QQ")
 MOST_NOTE = 1 << 30  # bytes of JSON: a damaged size must not ask for any memory
 SECONDS = 10.0  # to connect to one address
+PATIENCE = 60.0  # with somebody who does not answer
 DTYPES = ("float32", "int32", "int64")
 
 Address = tuple[str, int]
@@ -106,12 +108,17 @@ def connect(addresses: Sequence[Address], token: str) -> socket.socket:
 
     Raises ConnectionError where none is reached.
     """
-    for address in addresses:
-        with suppress(OSError):
-            connection = socket.create_connection((address[0], address[1]), SECONDS)
-            # another program may listen at that port of another host's address
-            if _meet(connection, token):
-                return connection
+    end = time.monotonic() + PATIENCE
+    begun = -SECONDS
+    # who refuses at once is gone; who does not answer may be stopped, and go on
+    while time.monotonic() - begun > SECONDS / 2 and time.monotonic() < end:
+        begun = time.monotonic()
+        for address in addresses:
+            with suppress(OSError):
+                connection = socket.create_connection((address[0], address[1]), SECONDS)
+                # another program may listen at that port of another host's address
+                if _meet(connection, token):
+                    return connection
     raise ConnectionError(
         f"no connection to {', '.join(f'{host}:{port}' for host, port in addresses)}"
     )

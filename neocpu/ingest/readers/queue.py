@@ -61,8 +61,17 @@ class BatchQueue:
         self._connections = Connections(listener, token, self._receive)
 
     def follow(self, master: Sequence[Address]) -> None:
-        """Hear from the master how the run ends, and tell it how far it is."""
-        self._master = connect(master, self._token)
+        """Hear from the master how the run ends, and tell it how far it is.
+
+        Raises DataError where it cannot be reached.
+        """
+        try:
+            self._master = connect(master, self._token)
+        except ConnectionError as error:
+            raise DataError(
+                f"rank 0, which hands out what is read, does not answer ({error}); hosts have to "
+                "reach each other by TCP"
+            ) from error
         self._connections.add(self._master)
         self._tell(-1)
         threading.Thread(target=self._hear, name="batches", daemon=True).start()
