@@ -74,6 +74,7 @@ def history(
 
 RETURNS = history([[5], [9], [5]], [1, 1, 2], [0, 1, 0])
 AT_ONCE: dict[str, Value] = {"ttl": 0, "learning_rate": 1.0}
+OFTEN = {**history([[5, 9]], [0], [0]), "counts": counts(255, 65535)}
 FADING: dict[str, Value] = {"strategy": "counter", "min_count": 2, "decay_rate": 0.5}
 FP8 = {"x": floats([1, -0.5], [0, -2])}
 
@@ -125,6 +126,8 @@ EXAMPLES_OF_MORE: dict[
         [1],
         [2],
     ),
+    "kv_counts_8_bits": ("kv_trajectory", OFTEN, NONE, "counts", [256, 65536], [0, 0]),
+    "kv_counts_16_bits": ("kv_trajectory", OFTEN, NONE, "counts", [256, 65536], [256, 0]),
     "kv_evaluation_counts": (
         "kv_trajectory",
         history([[5], [5]], [0, 0], [0, 0], [1, 0]),

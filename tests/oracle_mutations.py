@@ -22,7 +22,7 @@ from neocpu.oracle.checking import check_suite
 from neocpu.oracle.operator import Case
 from neocpu.oracle.report import Report
 from neocpu.oracle.suite import Suite
-from neocpu.oracle.truth.bags import rows_of
+from neocpu.oracle.truth.bags import SCALED, rows_of
 from neocpu.oracle.truth.formats import joined_halves
 
 F = np.float32
@@ -480,7 +480,7 @@ def backward(case: Case, bug: str) -> dict[str, Array] | None:
     inputs = case.inputs
     if o["optimizer"] not in RULES or o["rounding"] != "nearest" or "weights_low" in inputs:
         return None
-    if o["weight_decay_mode"] not in ("none", "l2", "decoupled"):
+    if o["weight_decay_mode"] not in ("none", "l2", "decoupled") or o["weights_format"] in SCALED:
         return None
     if any(str(o.get(key, "fp32")) != "fp32" for key in ("momentum1_format", "momentum2_format")):
         return None

@@ -374,6 +374,14 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [14],
         [10],
     ),
+    "ensemble_starts_early": (
+        "trajectory",
+        touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
+        {**ENSEMBLE, "step_ema": 1, "step_start": 1},
+        "step0/sparse_ema",
+        [8],
+        [14],
+    ),
     "ensemble_swap_exchanges": (
         "trajectory",
         touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
@@ -405,6 +413,14 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         "step1/sum",
         [25],
         [16],
+    ),
+    "rows_of_earlier_step": (
+        "trajectory",
+        touches([8.0], [0, 0], 1.0),
+        {"optimizer": "exact_sgd"},
+        "step1/out",
+        [7.5],
+        [8],
     ),
     "rate_of_last_step": (
         "trajectory",
@@ -739,6 +755,14 @@ EXAMPLES |= {
         "weights",
         [adam(2)],
         [2 - 0.5 / math.sqrt(0.25 / (1 - 0.75**2))],
+    ),
+    "second_moment_maximum": (
+        "backward",
+        STEP | {"exp_avg_sq": np.array([8], F)},
+        ADAM,
+        "exp_avg_sq",
+        [6.25],
+        [8],
     ),
     "second_correction_missing": (
         "backward",

@@ -1,6 +1,7 @@
 """Does an explanation have to predict, to hold everywhere, and to be found in time?"""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,22 @@ def test_without_a_budget_the_report_says_what_was_not_tried(
     assert not judgement.report.findings and "no known mistake" not in str(judgement.report)
 
 
+def test_a_slow_machine_prints_the_same(
+    questions: dict[str, Question], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = dict(list(questions.items())[::9])
+    quick = str(report_of(few, "mean by length + 1", budget=0.05))
+    plain = CaseTrial.truth_under
+
+    def slow(trial: CaseTrial, switches: frozenset[str]) -> object:
+        time.sleep(0.002)
+        return plain(trial, switches)
+
+    monkeypatch.setattr(CaseTrial, "truth_under", slow)
+    assert str(report_of(few, "mean by length + 1", budget=0.05)) == quick
+    assert "not tried" in quick, "the budget ended the search"
+
+
 def test_json_and_page_have_the_evidence(questions: dict[str, Question], tmp_path: Path) -> None:
     report = report_of(dict(list(questions.items())[::2]), "mean squared")
     data = json.loads(report.to_json())
@@ -175,7 +192,8 @@ def test_a_lost_duplicate_may_be_any() -> None:
 
 def test_a_quick_suite_has_every_option() -> None:
     cases = list(all_cases(["lookup"]))
-    few = telling_cases(cases, lambda case: OPERATORS[case.op].complete(case.options))
+    complete = {case.name: OPERATORS[case.op].complete(case.options) for case in cases}
+    few = telling_cases(cases, lambda case: complete[case.name], lambda case: False)
     assert 5 < len(few) < len(cases)
     assert {case.options.get("pooling") for case in few} == {
         case.options.get("pooling") for case in cases

@@ -1,7 +1,9 @@
 """Is the flat twin the same suite, is a damaged one named, and does C++ judge as Python does?"""
 
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +215,33 @@ def test_cmake_builds_the_example_and_ctest_runs_it(tmp_path: Path) -> None:
     tested = run("ctest", "--test-dir", build, "--output-on-failure")
     assert tested.returncode == 0, tested.stdout
     assert "100% tests passed" in tested.stdout
+
+
+EXAMPLE = ROOT / "examples/ci"
+
+
+@pytest.mark.parametrize("mistake", [False, True])
+def test_the_workflow_fails_a_wrong_kernel_and_keeps_the_report(
+    tmp_path: Path, mistake: bool
+) -> None:
+    program = (EXAMPLE / "answer.py").read_text()
+    if mistake:
+        assert "if mean and bag.size" in program
+        program = program.replace("if mean and bag.size", "if False")
+    (tmp_path / "answer.py").write_text(program)
+    steps = re.findall(r"- run: (.*)", (EXAMPLE / "oracle.yml").read_text())
+    assert steps[0] == "pip install neocpu" and len(steps) == 4
+    names = {"neocpu": [sys.executable, "-m", "neocpu"], "python": [sys.executable]}
+    for step in steps[1:]:
+        # some cases say as much, and a test has less time
+        words = step.replace("examples/ci/", "").replace("--op", "--cases lookup-mean --op").split()
+        done = subprocess.run(
+            [*names[words[0]], *words[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode != 0) == (mistake and "check" in words), done.stdout + done.stderr
+    assert ("mean_not_divided" in done.stdout) == mistake
+    assert (tmp_path / "report.html").is_file() and (tmp_path / "report.json").is_file()

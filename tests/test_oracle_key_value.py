@@ -21,7 +21,11 @@ def dictionary(case: Case) -> dict[str, np.ndarray]:
     inputs = case.inputs
     dim = int(inputs["dims"][0])
     initial = dict(zip(inputs["keys"].tolist(), inputs["weights"].reshape(-1, dim)))
-    table: dict[int, list] = {}
+    begin = int(inputs["times"][0])
+    counts = dict(zip(inputs["keys"].tolist(), inputs.get("counts", np.zeros(0, int)).tolist()))
+    table: dict[int, list] = {
+        i: [initial[i].copy(), F(0), count, begin] for i, count in counts.items() if count
+    }
     out: dict[str, np.ndarray] = {}
     for k, training in enumerate(inputs["training"].tolist()):
         ids = inputs[f"step{k}/indices"].tolist()

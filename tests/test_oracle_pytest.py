@@ -11,7 +11,7 @@ import pytest
 
 from neocpu.core.errors import OracleError
 from neocpu.oracle.answers import read_answers
-from neocpu.oracle.testing import chosen
+from neocpu.oracle.testing import assert_matches_oracle, chosen
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = """
@@ -107,3 +107,14 @@ def test_an_unknown_operator_is_answered_with_the_nearest(tmp_path: Path) -> Non
     assert done.returncode != 0
     with pytest.raises(OracleError, match="did you mean pooling"):
         chosen("lookup", poling="mean")
+
+
+def test_one_line_asserts_that_an_output_is_right() -> None:
+    bags = {"rows": [3], "dims": [2], "feature_table": [0], "indices": [0, 2], "offsets": [0, 1, 2]}
+    weights = np.arange(6, dtype=np.float32)
+    right = np.array([[0, 1], [4, 5]], np.float32)
+    assert_matches_oracle("lookup", right, weights=weights, **bags, pooling="mean")
+    with pytest.raises(AssertionError, match="2 of 4 wrong"):
+        assert_matches_oracle("lookup", right * [[1], [2]], weights=weights, **bags)
+    with pytest.raises(OracleError, match="did you mean weights"):
+        assert_matches_oracle("lookup", right, weight=weights, **bags)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from neocpu.oracle.answers import Answers
+from neocpu.oracle.cases.covers.rules import shows_rule
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.diagnosis.facets import facets_of, facts_of, separated, telling_cases
 from neocpu.oracle.diagnosis.patterns import patterns_of, rounding_of_all
@@ -110,7 +111,7 @@ def test_facts_of_all_cases() -> None:
     entries = [(f"{case.name} {facets_of(case, options)}", []) for case, options in cases]
     facts = facts_of(cases)
     entries += [(f"{fact} {sorted(names)}", []) for fact, names in facts.items()]
-    chosen = telling_cases(all_cases(), lambda case: dict(case.options))
+    chosen = telling_cases(all_cases(), lambda case: dict(case.options), shows_rule)
     entries.append((str([case.name for case in chosen]), []))
     names = [case.name for case, _ in cases]
     for step in (7, 31, 101):

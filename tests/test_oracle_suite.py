@@ -16,6 +16,7 @@ from sealed_files import as_older
 
 from neocpu.cli import cli
 from neocpu.core.errors import OracleError
+from neocpu.core.rules import RULES
 from neocpu.oracle.answers import Answers, read_answers
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.suite import Suite, ask, golden_cases, suite_digest, write_suite
@@ -181,6 +182,18 @@ def test_list_and_explain() -> None:
     shown = invoke("oracle", "explain", name).output
     assert "per_sample_weights" in shown or "indices" in shown
     assert f"{name}/OUTPUT" in shown and "begins" in shown
+    shown = invoke("oracle", "explain", "backward-rule-adam-fp32-l2").output
+    assert f"adam: {RULES['adam'].formula}" in shown and "l2: g += weight_decay * w" in shown
+    assert all(rule.formula for rule in RULES.values() if rule.updates)
+
+
+def test_drawn_cases_are_in_suites(tmp_path: Path) -> None:
+    options = ("--op", "unique_gradient", "--cases", "*-sum", "--draw", "2", "--seed", "3")
+    invoke("oracle", "export", tmp_path / "s.h5", *options)
+    with Suite(tmp_path / "s.h5") as suite:
+        drawn = [name for name in suite if "drawn" in name]
+        assert drawn == ["unique-gradient-drawn-3-0", "unique-gradient-drawn-3-1"]
+        assert len(suite) > 2
 
 
 def test_export_draws_its_progress_on_terminals_alone(

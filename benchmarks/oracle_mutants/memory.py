@@ -1,17 +1,13 @@
 """How can hundreds of mutants share the time that bent truths take? They are remembered by case.
 
 The truth of a case under a switch does not depend on the answers. Only the time of a search changes
-by this, not what it finds: the search tries in a few seconds what takes a user's check longer. Its
-budget counts the seconds of this process alone, so other work on the machine changes no outcome.
+by this, not what it finds: its budget counts work, whether a truth is remembered or not.
 """
 
-import time
 from collections.abc import Iterable
-from types import SimpleNamespace
 
 import numpy as np
 
-from neocpu.oracle.diagnosis import diagnose
 from neocpu.oracle.diagnosis.evidence import AskedSwitches, CaseTrial, Truths, differ
 from neocpu.oracle.semantics import switches_for
 
@@ -41,7 +37,6 @@ class Memory:
 
         CaseTrial.truth_under = truth_under  # type: ignore[method-assign]
         CaseTrial.asked = asked  # type: ignore[method-assign]
-        diagnose.time = SimpleNamespace(monotonic=time.process_time)  # type: ignore[attr-defined]
 
     def fill(self, trials: Iterable[CaseTrial]) -> None:
         """Remember the truths of small cases under every single switch that they ask for."""

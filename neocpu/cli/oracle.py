@@ -13,10 +13,10 @@ from neocpu.cli.screen.options import as_record
 from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from neocpu.oracle.checking import JudgedSuite
-    from neocpu.oracle.operator import Case
+    from neocpu.oracle.operator import Case, Value
     from neocpu.oracle.report import Report
 
 FILE = click.Path(path_type=Path)
@@ -41,6 +41,53 @@ DIM_MULTIPLE = click.option(
     metavar="N",
     help="Rows have a multiple of N columns; 1: odd widths, too, which FBGEMM's kernels refuse.",
 )
+
+
+DRAW = click.option(
+    "--draw",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="N more cases of each of lookup, weight_gradient, unique_gradient and backward, whose "
+    "options and shapes are drawn by --seed.",
+)
+
+
+@dataclass(frozen=True)
+class CaseChoice:
+    """Which cases a suite has."""
+
+    ops: tuple[str, ...]
+    patterns: tuple[str, ...]
+    seed: int
+    dim_multiple: int
+    quick: bool
+    draw: int
+
+    @property
+    def usual(self) -> bool:
+        """Whether nothing was chosen."""
+        return self == CaseChoice((), (), 0, 4, False, 0)
+
+    def cases(self) -> "list[Case]":
+        """The cases, drawn ones last. Raises OracleError for names that choose none."""
+        from itertools import islice
+
+        from neocpu.oracle.cases.covers.drawn import FACTORS, drawn_cases
+        from neocpu.oracle.cases.covers.rules import shows_rule
+        from neocpu.oracle.diagnosis.facets import telling_cases
+        from neocpu.oracle.ops import OPERATORS
+
+        chosen = _cases(self.ops, self.patterns, self.seed, self.dim_multiple)
+        if self.quick:
+            complete = {case.name: OPERATORS[case.op].complete(case.options) for case in chosen}
+            chosen = telling_cases(chosen, lambda case: complete[case.name], shows_rule)
+        for op in FACTORS:
+            if not self.ops or op in self.ops:
+                drawn = drawn_cases(op, self.seed, self.dim_multiple)
+                chosen += [one.case() for one in islice(drawn, self.draw)]
+        return chosen
 
 
 # what the beginning of a report has, as JSON and as HTML
@@ -151,6 +198,8 @@ def explain(name: str, seed: int, dim_multiple: int) -> None:
     click.echo("\noptions")
     for key, value in op.complete(case.options).items():
         click.echo(f"  {key.ljust(22)} {value}")
+    for line in _formula(op.complete(case.options)):
+        click.echo(line)
     click.echo(f"\noutputs: answer with the arrays {case.name}/OUTPUT")
     for key, truth in truths.items():
         about = op.outputs.get(key.rsplit("/", 1)[-1], Field("")).about
@@ -165,6 +214,18 @@ def explain(name: str, seed: int, dim_multiple: int) -> None:
         click.echo(f"  {''.ljust(22)} {f'begins {numbers}' if numbers else 'has no elements'}")
     for line in _mirrors(case):
         click.echo(line)
+
+
+def _formula(options: "Mapping[str, Value]") -> "Iterator[str]":
+    """The step of the case's optimizer; nothing where it has none."""
+    from neocpu.core.rules import DECAYS, RULES
+
+    rule = RULES.get(str(options.get("optimizer", "")))
+    if rule is not None:
+        yield f"\n{rule.name}: {rule.formula}"
+        mode = str(options.get("weight_decay_mode"))
+        if options.get("weight_decay") and mode in DECAYS:
+            yield f"  {mode}: {DECAYS[mode]}"
 
 
 def _array_line(name: str, kind: str, shape: tuple[int, ...], about: str) -> str:
@@ -207,38 +268,24 @@ def _mirrors(case: "Case") -> "Iterator[str]":
     is_flag=True,
     help="Only a few small cases of each operator, which have every option and shape among them.",
 )
+@DRAW
 @force_option("SUITE.h5")
-def export(
-    suite: Path | None,
-    ops: tuple[str, ...],
-    patterns: tuple[str, ...],
-    seed: int,
-    dim_multiple: int,
-    golden: bool,
-    flat: bool,
-    quick: bool,
-    force: bool,
-) -> None:
+@as_record("choice", CaseChoice)
+def export(suite: Path | None, choice: CaseChoice, golden: bool, flat: bool, force: bool) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
     from rich.console import Console
     from rich.progress import track
 
     from neocpu.core.errors import ConfigError
-    from neocpu.oracle.diagnosis.facets import telling_cases
     from neocpu.oracle.flat import write_flat
-    from neocpu.oracle.ops import OPERATORS
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
     # The repository's suite is what its tests expect, so no option may change what is in it.
-    if golden == (suite is not None) or (
-        golden and (ops or patterns or seed or flat or quick or dim_multiple != 4)
-    ):
+    if golden == (suite is not None) or (golden and (flat or not choice.usual)):
         raise ConfigError("give a file to write, or --golden alone")
     if suite is not None:
         check_target(suite, force)
-    chosen = golden_cases() if golden else _cases(ops, patterns, seed, dim_multiple)
-    if quick:
-        chosen = telling_cases(chosen, lambda case: OPERATORS[case.op].complete(case.options))
+    chosen = golden_cases() if golden else choice.cases()
     path = GOLDEN if suite is None else suite
     screen = Console(stderr=True)
     cases = track(
@@ -246,7 +293,7 @@ def export(
     )
     write = write_flat if flat else write_suite
     # A generator: answers of all cases together may be larger than memory.
-    digest = write(path, (ask(case) for case in cases), seed)
+    digest = write(path, (ask(case) for case in cases), choice.seed)
     click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
 
 
@@ -284,7 +331,8 @@ def include() -> None:
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to look for what explains wrong answers; the verdicts come first.",
+    help="How long to look for what explains wrong answers, in seconds of a laptop's core; it is "
+    "counted in work, so that a report is the same on every machine. The verdicts come first.",
 )
 @click.option("--quick", is_flag=True, help="Verdicts only, no explanations.")
 @force_option("another file than an earlier report")

@@ -96,6 +96,7 @@ class Rule:
     options : keys of its own, of `tables.specs.optimizers.SparseOptimizer`.
     updates : it has an update; `none` leaves gradients to the caller.
     source : what it is after, for the table in docs/design.md §4.
+    formula : its step in words of the page, without weight decay (`DECAYS`).
     """
 
     name: str
@@ -108,6 +109,7 @@ class Rule:
     options: tuple[str, ...] = ()
     updates: bool = True
     source: str = ""
+    formula: str = ""
 
     @cached_property
     def element_record(self) -> StateRecord:
@@ -128,15 +130,26 @@ TAIL_OPTIONS = (
     "tail_id_threshold",
     "tail_id_threshold_is_ratio",
 )
+# What weight decay of a mode does to a rule, for `neocpu oracle explain`.
+DECAYS = {
+    "l2": "g += weight_decay * w, before anything else",
+    "decoupled": "w is taken times 1 - lr * weight_decay before the step is subtracted; LAMB adds "
+    "weight_decay * w to its step instead",
+}
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("exact_sgd", source="FBGEMM"),
+        Rule(
+            "exact_sgd",
+            source="FBGEMM",
+            formula="w -= lr * g",
+        ),
         Rule(
             "momentum_sgd",
             ("momentum_buffer",),
             options=("momentum",),
             source="torch's SGD, no dampening",
+            formula="m = momentum * m + g; w -= lr * m",
         ),
         Rule(
             "lars_sgd",
@@ -144,8 +157,16 @@ RULES = {
             row_scalars=2,
             options=("momentum", "eta"),
             source="FBGEMM, You et al. 2017; ratio 1 where a norm is 0",
+            formula="trust = eta * ||w|| / (||g|| + wd * ||w||), 1 where a norm is 0; m = "
+            "momentum * m + lr * trust * (g + wd * w); w -= m",
         ),
-        Rule("exact_adagrad", ("sum",), accumulator="sum", source="FBGEMM"),
+        Rule(
+            "exact_adagrad",
+            ("sum",),
+            accumulator="sum",
+            source="FBGEMM",
+            formula="sum += g^2; w -= lr * g / (sqrt(sum) + eps)",
+        ),
         Rule(
             "ftrl",
             ("accumulator", "linear"),
@@ -153,6 +174,9 @@ RULES = {
             options=("beta", "lambda1", "lambda2"),
             source="McMahan et al. 2013; HugeCTR, Keras. `beta` stands where other rules have "
             "`eps`. z starts at 0, so a row's initial values soon fade",
+            formula="n += g^2; z += g - (sqrt(n) - sqrt(old n)) / lr * w; w = 0 where |z| "
+            "<= lambda1, else (sign(z) * lambda1 - z) / ((beta + sqrt(n)) / lr + "
+            "lambda2)",
         ),
         Rule(
             "exact_rowwise_adagrad",
@@ -161,6 +185,7 @@ RULES = {
             row_scalars=1,
             accumulator="sum",
             source="FBGEMM, Neo",
+            formula="sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g",
         ),
         Rule(
             "exact_rowwise_adagrad_with_counter",
@@ -170,6 +195,8 @@ RULES = {
             accumulator="sum",
             options=("counter_halflife", "adjustment_iter", "adjustment_ub", *TAIL_OPTIONS),
             source="FBGEMM's weight decay mode COUNTER; also `weight_decay_mode` adagradw",
+            formula="sum += mean(g^2); w = keep * w - rate / (sqrt(sum) + eps) * g; rate "
+            "and keep by the counters of the row (docs/arithmetic.md §5)",
         ),
         Rule(
             "exact_rowwise_adagrad_with_cowclip",
@@ -179,8 +206,17 @@ RULES = {
             accumulator="sum",
             options=("counter_halflife", "weight_norm_coefficient", "lower_bound"),
             source="FBGEMM's COWCLIP, Zheng et al. 2022",
+            formula="sum += mean(g^2); clip = min(1, count * max(weight_norm_coefficient "
+            "* ||w||, lower_bound) / ||g||); w -= lr * clip * g / (sqrt(sum) + "
+            "eps)",
         ),
-        Rule("adam", MOMENTS, source="FBGEMM, Kingma & Ba 2015; decoupled decay as in AdamW"),
+        Rule(
+            "adam",
+            MOMENTS,
+            source="FBGEMM, Kingma & Ba 2015; decoupled decay as in AdamW",
+            formula="m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; "
+            "w -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)",
+        ),
         Rule(
             "adam_with_cowclip",
             MOMENTS,
@@ -188,13 +224,25 @@ RULES = {
             counts=True,
             options=("weight_norm_coefficient", "lower_bound"),
             source="CowClip, Zheng et al. 2022: `adam` of clipped row gradients",
+            formula="adam of g * min(1, lookups * max(weight_norm_coefficient * ||w||, "
+            "lower_bound) / ||g||)",
         ),
-        Rule("partial_rowwise_adam", MOMENTS[:1], MOMENTS[1:], row_scalars=1, source="FBGEMM"),
+        Rule(
+            "partial_rowwise_adam",
+            MOMENTS[:1],
+            MOMENTS[1:],
+            row_scalars=1,
+            source="FBGEMM",
+            formula="adam with v = beta2 * v + (1 - beta2) * mean(g^2), one number per row",
+        ),
         Rule(
             "lamb",
             MOMENTS,
             row_scalars=2,
             source="FBGEMM, You et al. 2020, per row; ratio 1 where a norm is 0",
+            formula="step = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) with the "
+            "moments of adam; w -= lr * ||w|| / ||step|| * step, the ratio 1 "
+            "where a norm is 0",
         ),
         Rule(
             "partial_rowwise_lamb",
@@ -203,6 +251,7 @@ RULES = {
             row_scalars=2,
             direct=True,
             source="FBGEMM",
+            formula="lamb with v = beta2 * v + (1 - beta2) * mean(g^2), one number per row",
         ),
         Rule(
             "rowwise_rmsprop",
@@ -211,6 +260,8 @@ RULES = {
             row_scalars=1,
             options=("ar_alpha", "min_shrinkage"),
             source="FBGEMM's ROWWISE_RMSPROP_AR; `beta2` is its decay",
+            formula="v = beta2 * v + (1 - beta2) * mean(g^2); w = max(min_shrinkage, 1 - "
+            "lr * ar_alpha * elapsed) * w - lr / (sqrt(v) + eps) * g",
         ),
         Rule("none", updates=False),
     )

@@ -48,6 +48,7 @@ class CheckOutcome:
     source: str = ""
     findings: tuple[Cause, ...] = ()  # explanations of failed cases, strong ones first
     common: tuple[tuple[str, Separation], ...] = ()  # of what is unexplained, by operator
+    places: tuple[tuple[str, str], ...] = ()  # where it is wrong, by operator
     untried: tuple[str, ...] = ()  # what the search had no time for
     unsought: bool = False  # nobody looked for explanations
     strict: bool = False  # a warning fails the check
@@ -98,6 +99,7 @@ class CheckOutcome:
             cases=cases,
             findings=explanations.findings,
             common=tuple(explanations.common.items()),
+            places=tuple(explanations.places.items()),
             untried=explanations.untried,
             unsought=False,
         )
@@ -128,6 +130,7 @@ class CheckOutcome:
             share = "it" if failed == 1 else f"{unexplained} of {failed} failures"
             lines.append(f"no known mistake explains {share}")
         lines += [f"  {op}: {separation}" for op, separation in self.common]
+        lines += [f"  {op}: {where}" for op, where in self.places]
         return lines + [f"not tried: {what}" for what in self.untried]
 
     def headline(self) -> str:

@@ -6,7 +6,7 @@ JSON: {"format": "neocpu-oracle-report", "version": 1, "passed", "counts": {"pas
 "findings": [{"names", "kind", "about", "fix", "strength": strong or weak, "where",
 "explains": [cases], "contradicted_by": [failed cases], "refuted_by": [passed cases], "equally":
 [explanations that explain the same]}], "common": [{"op", "about", "failed", "passed",
-"exceptions"}],
+"exceptions"}], "places": [{"op", "about"}],
 "cases": [{"name", "op", "about", "status", "outputs": [{"output", "status", "message", "elements",
 "wrong", "worst_ratio", "first", "worst", "warnings", "untested", "mistakes": [{"name",
 "about", "fix"}]}], "diagnoses": [{"names", "kind",
@@ -84,6 +84,7 @@ class Report(CheckOutcome):
             "likely": [{"names": names, "explains": count} for names, count in self.likely()],
             "findings": [_finding_json(finding) for finding in self.findings],
             "common": [{"op": op, **asdict(separation)} for op, separation in self.common],
+            "places": [{"op": op, "about": about} for op, about in self.places],
             "unexplained": self.unexplained,
             "not_tried": list(self.untried),
             "cases": cases,

@@ -10,6 +10,8 @@ def test_my_lookup(case):
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from neocpu.core.errors import OracleError
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
 from neocpu.oracle.checking import check, find_operator, nearest_name
@@ -46,6 +48,34 @@ def assert_correct(
         report = check(op, inputs, answer, options, bits, preset, strict)
     report.raise_if_failed()
     return report
+
+
+def assert_matches_oracle(op: str, actual: object, **inputs_and_options: object) -> None:
+    """Raise AssertionError with the whole report unless `actual` is right, in one line.
+
+        assert_matches_oracle("lookup", out, weights=w, rows=[9], dims=[4], feature_table=[0],
+                              indices=i, offsets=o, pooling="mean")
+
+    actual : the output, or outputs by name. inputs_and_options : by the names of the operator;
+        arrays, tensors on any device, or lists.
+    Raises OracleError for a name that the operator lacks.
+    """
+    __tracebackhide__ = True
+    operator = find_operator(op)
+    known = {*operator.inputs, *operator.options}
+    inputs: dict[str, object] = {}
+    options: dict[str, Value] = {}
+    for name, value in inputs_and_options.items():
+        if name not in known:
+            raise OracleError(
+                f"{op} has no input or option {name}{nearest_name(name, known)}; it has "
+                f"{', '.join([*operator.inputs, *operator.options])}"
+            )
+        if name in operator.options:
+            options[name] = value  # type: ignore[assignment]
+        else:
+            inputs[name] = np.asarray(value) if isinstance(value, list | tuple) else value
+    assert_correct(op, inputs, actual, options)
 
 
 def chosen(

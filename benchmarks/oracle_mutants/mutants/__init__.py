@@ -2,6 +2,7 @@
 
 from benchmarks.oracle_mutants.mutants import (  # noqa: F401, they register their mutants
     bags,
+    blocks,
     buckets,
     codecs,
     columns,

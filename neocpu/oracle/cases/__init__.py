@@ -29,6 +29,7 @@ from neocpu.oracle.cases import (
     weight_gradient,
 )
 from neocpu.oracle.cases.covers import lookup as lookup_cover
+from neocpu.oracle.cases.covers import rules as rule_cover
 from neocpu.oracle.cases.covers import update as update_cover
 from neocpu.oracle.operator import Case
 
@@ -57,6 +58,7 @@ MODULES = (
     long,
     sequence,
     holes,
+    rule_cover,
 )
 
 # The operators of modules that take long to draw; whoever wants others need not wait for them.
@@ -67,6 +69,7 @@ OPERATORS_OF = {
     counters: {"backward"},
     update_cover: {"backward"},
     trajectory: {"trajectory"},
+    rule_cover: {"backward"},
     key_value: {"kv_trajectory"},
     optimizers: {"backward", "trajectory"},
     stochastic: {"round", "backward"},

@@ -61,7 +61,7 @@ def _rules(recipe: Recipe) -> Iterator[Case]:
             f"{rule} at step 1, where bias correction matters most",
             rule,
         )
-    for rule in ("lamb", "lars_sgd"):
+    for rule in ("lamb", "partial_rowwise_lamb", "lars_sgd"):
         inputs = plain(recipe, f"{rule}-zero", rule)
         inputs["weights"][: 3 * int(inputs["dims"][0])] = 0
         yield _case(

@@ -21,12 +21,13 @@ COUNTER = "exact_rowwise_adagrad_with_counter"
 # Rules that take a norm over the columns of a row.
 NORMS = ("lars_sgd", "lamb", "partial_rowwise_lamb", COWCLIP)
 BYTE = 256  # codes of 8 bits
+TOUCHED = 1030  # rows, a few more than a block of threads has
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     recipe = Recipe(seed, dim_multiple)
-    for make in (_norms, _ends, _tiny_states, _codes, _sums):
+    for make in (_norms, _ends, _tiny_states, _codes, _sums, _touched):
         yield from make(recipe)
 
 
@@ -146,3 +147,24 @@ def _sums(recipe: Recipe) -> Iterator[Case]:
     inputs: Arrays = {"values": values, "offsets": np.array([0, 1, 4, 4, 24])}
     about = "sums of subnormal numbers: exact, and not 0"
     yield Case("segment-sum-subnormals", "segment_sum", inputs, {}, about)
+
+
+def _touched(recipe: Recipe) -> Iterator[Case]:
+    """Which rows are touched: many of one table, and equal numbers where tables meet."""
+    draw = Draw(recipe.seed, "beyond-a-block")
+    inputs = tables(draw, (TOUCHED, 2), recipe.widths(4, 4), exact=True)
+    inputs |= bags(draw, inputs, [[1] * TOUCHED, [2] * TOUCHED])
+    inputs["indices"][:TOUCHED] = np.argsort(draw.words(TOUCHED), kind="stable")
+    inputs["grad_output"] = gradient(draw, inputs, exact=True)
+    about = "more than 1,024 rows of a table are touched, and then those of the next table"
+    yield Case("unique-gradient-beyond-a-block", "unique_gradient", inputs, {}, about)
+    yield _backward("beyond-a-block", inputs, about)
+    draw = Draw(recipe.seed, "meeting-tables")
+    inputs = tables(draw, (6, 9, 7), recipe.widths(4, 4, 4))
+    inputs |= bags(draw, inputs, [[2, 1], [1, 2], [1, 1]])
+    # Sorted by table and row: 1 4 4 | 4 4 6 | 6 6.
+    inputs["indices"][:] = [4, 1, 4, 6, 4, 4, 6, 6]
+    inputs["grad_output"] = gradient(draw, inputs)
+    about = "the last row of a table and the first of the next have one number: two segments"
+    yield Case("unique-gradient-meeting-tables", "unique_gradient", inputs, {}, about)
+    yield _backward("meeting-tables", inputs, about)

@@ -40,6 +40,13 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
             }
             about = f"{ABOUT[strategy]}; who comes back begins anew ({optimizer})"
             yield Case(name, "kv_trajectory", _history(seed, name, dim), options, about)
+    name = "kv-counter-large"
+    inputs = _history(seed, name, dim)
+    # One more, and they need another bit.
+    inputs["counts"] = np.resize([(1 << 8) - 1, (1 << 16) - 1, 0], inputs["keys"].size)
+    about = "counts grow beyond 8 and 16 bits, and fade as whole numbers"
+    store: dict[str, Value] = {"strategy": "counter", "min_count": 1, "decay_rate": 0.9}
+    yield Case(name, "kv_trajectory", inputs, store, about)
 
 
 def _ids(draw: Draw, count: int) -> Ints:

@@ -163,6 +163,11 @@ def _uniques(draw: Draw) -> Iterator[Case]:
     yield _case(
         "unique-wide", "unique", {"indices": wide}, "row numbers that differ beyond bit 32 only"
     )
+    far = (1 << 53) + np.array([0, 1, 2, 1, 3], np.int64)
+    keys = np.concatenate([far, (1 << 62) + far, [(1 << 63) - 1, (1 << 63) - 2]])
+    yield _case(
+        "unique-beyond-fp64", "unique", {"indices": keys}, "keys above 2^53 that fp64 cannot tell"
+    )
     yield _case("unique-empty", "unique", {"indices": np.zeros(0, np.int64)}, "nothing")
 
 

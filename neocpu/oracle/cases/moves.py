@@ -103,6 +103,13 @@ def _selected(seed: int, multiple: int) -> Iterator[Case]:
         select = np.concatenate([pick[:count] for pick, count in zip(picks, counts)])
         geometry = {"rows": rows, "dims": dims, "select": select, "counts": np.array(counts)}
         yield from _both(seed, name, "group_index_select", values, geometry, about)
+    tall = np.array([300, 270])
+    narrow = multiple * np.array([1, 2])
+    many = {"values": draw.floats(int((tall * narrow).sum()))}
+    geometry = {"rows": tall, "dims": narrow, "counts": np.array([4, 3])}
+    geometry["select"] = np.array([299, 43, 256, 255, 256, 0, 269])
+    about = "matrices of more than 256 rows, and of the rows beyond: numbers of more than 8 bits"
+    yield from _both(seed, "group-select-tall", "group_index_select", many, geometry, about)
     geometry = {"rows": rows, "dims": dims, "counts": np.array([3, 3, 3])}
     geometry["select"] = np.array([5, 0, 5, 0, 0, 0, 39, 1, 39])
     about = "output sample-major: the first row of every matrix, then the second"

@@ -164,6 +164,15 @@ def _ensemble(recipe: Recipe) -> Iterator[Case]:
     )
     yield _trajectory(
         recipe,
+        "ensemble-start",
+        "averages of steps 1 to 4, of which those of steps 1 and 2, step_start, are the weights",
+        step_ema=1,
+        step_swap=3,
+        step_start=2,
+        **common,
+    )
+    yield _trajectory(
+        recipe,
         "ensemble-bf16",
         "bf16 rows and a bf16 shadow",
         step_ema=1,

@@ -2,7 +2,8 @@
 
 131,072 elements each, which lie (2k + 1)/512 of the way between two numbers of the format, in an
 order in which neighbours have nothing in common, of both signs and four exponents. Rows repeat
-after PERIOD, so that a case takes little room in a suite.
+after PERIOD, so that a case takes little room in a suite. Numbers `near` one end lie 1/1024 of the
+way from a number of the format: 8 random bits round them never, or four times too often.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,12 @@ ROWS = 1024
 COLUMNS = 128
 PERIOD = 16  # rows until the numbers repeat: 2,048 different ones
 LEVELS = 256  # fractions (2k + 1)/512
+NEAR = 2.0**-10  # of the distance of two numbers, from one of them
 NARROW = ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2")
+ABOUT = {
+    "many": "how often each fraction goes up, independent random numbers",
+    "near": "one in 1,024 goes the long way: more than 8 random bits",
+}
 
 
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
@@ -32,6 +38,8 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     for name in NARROW:
         yield _backward(seed, name, "stochastic")
     yield _backward(seed, "fp16", "fbgemm")
+    yield _round(seed, "bf16", near=True)
+    yield _backward(seed, "fp16", "stochastic", near=True)
     yield _again(_round(seed, "bf16"), "seed")
     yield _again(_round(seed, "bf16"), "step")
     yield _again(_backward(seed, "bf16", "stochastic"), "step")
@@ -44,10 +52,11 @@ def _again(case: Case, counter: str) -> Case:
     return Case(f"{case.name}-next-{counter}", case.op, case.inputs, options, about)
 
 
-def _numbers(seed: int, label: str, name: str) -> tuple[Floats, Floats]:
+def _numbers(seed: int, label: str, name: str, near: bool = False) -> tuple[Floats, Floats]:
     """Numbers of a format f32[PERIOD, COLUMNS], and how far beyond them values lie.
 
     Both are exact in fp32, and so is their sum.
+    near : values lie near a number of the format, else anywhere between two.
     """
     form = FORMATS[name]
     draw = Draw(seed, f"stochastic-{label}")
@@ -56,6 +65,8 @@ def _numbers(seed: int, label: str, name: str) -> tuple[Floats, Floats]:
     # every fraction count / LEVELS times, in a random order
     order = np.argsort(draw.words(count), kind="stable")
     fraction = ((2 * (order % LEVELS) + 1) / (2.0 * LEVELS)).reshape(shape)
+    if near:
+        fraction = np.where(fraction < 0.5, NEAR, 1 - NEAR)
     steps = 2 ** (form.precision - 1)
     # Normal numbers only, so that all steps of an exponent are alike.
     mantissa = steps + draw.whole(shape, 0, steps)
@@ -70,23 +81,30 @@ def _repeated(array: NDArray[np.float32], rows: int) -> Floats:
     return np.ascontiguousarray(np.tile(array, (rows // len(array), 1)))
 
 
-def _round(seed: int, name: str) -> Case:
-    start, beyond = _numbers(seed, f"round-{name}", name)
+def _round(seed: int, name: str, near: bool = False) -> Case:
+    which = "near" if near else "many"
+    start, beyond = _numbers(seed, f"round-{name}{_label(near)}", name, near)
     return Case(
-        f"round-{name}-many",
+        f"round-{name}-{which}",
         "round",
         {"x": _repeated(start + beyond, ROWS)},
         {"format": name, "rounding": "stochastic", "seed": seed, "step": 1},
-        f"131,072 numbers to {name}: how often each fraction goes up, independent random numbers",
+        f"131,072 numbers to {name}: {ABOUT[which]}",
     )
 
 
-def _backward(seed: int, name: str, rounding: str) -> Case:
+def _label(near: bool) -> str:
+    """What tells the streams of numbers near one end from those of the others."""
+    return "-near" if near else ""
+
+
+def _backward(seed: int, name: str, rounding: str, near: bool = False) -> Case:
     """Two tables of 512 rows; every row has one lookup and a gradient that moves it a fraction."""
     starts = []
     gradients = []
     for table in range(2):
-        start, beyond = _numbers(seed, f"rows-{name}-{rounding}-{table}", name)
+        label = f"rows-{name}-{rounding}-{table}{_label(near)}"
+        start, beyond = _numbers(seed, label, name, near)
         starts.append(_repeated(start, ROWS // 2))
         gradients.append(_repeated(beyond, ROWS // 2))
     values = np.concatenate(starts)
@@ -113,10 +131,11 @@ def _backward(seed: int, name: str, rounding: str) -> Case:
         "step": 6,
     }
     how = "FBGEMM's 13 random bits" if rounding == "fbgemm" else "stochastic rounding"
+    which = "near" if near else "many"
     return Case(
-        f"backward-rows-{name}-{rounding}-many",
+        f"backward-rows-{name}-{rounding}-{which}",
         "backward",
         inputs,
         options,
-        f"131,072 elements of {name} rows, {how}: how often each fraction goes up, independence",
+        f"131,072 elements of {name} rows, {how}: {ABOUT[which]}",
     )

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 
+from neocpu.oracle.diagnosis.attribution import attributed
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.diagnosis.facets import Facts, Separation, facts_of, separated
 from neocpu.oracle.diagnosis.findings import EXACT, Cause, Diagnosis, Evidence
 from neocpu.oracle.diagnosis.patterns import patterns_of, rounding_of_all, unwritten
+from neocpu.oracle.diagnosis.places import wrong_places
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.semantics import SWITCHES
 from neocpu.oracle.verdicts.compare import malformed, same_bits
@@ -37,12 +39,21 @@ class Conclusion:
             finding = self._best(remaining)
             if finding is None:
                 break
+            if len(finding.diagnosis.names) > 1:
+                # What fits every wrong sum is likelier than two mistakes at once.
+                finding = self._of_sums(finding.cases, 1.0) or finding
             self.findings.append(finding)
             # The best explains first; the next has to explain what is left.
             remaining -= set(finding.cases)
         remaining -= self._mirrors(remaining)
         remaining -= self._shown(remaining)
+        of_sums = self._of_sums(tuple(remaining))
+        if of_sums is not None:
+            self.findings.append(of_sums)
+            remaining -= set(of_sums.cases)
+        remaining -= self._rounding(remaining)
         self._weak()
+        self.places = wrong_places([self._by_name[name] for name in sorted(remaining)])
         self.common = self._separated(remaining) if remaining else None
 
     def _from_numbers(self) -> list[Evidence]:
@@ -181,19 +192,26 @@ class Conclusion:
             trial = self._by_name[name]
             for pattern in patterns_of(trial.case, trial.truths, trial.answers)[:1]:
                 diagnoses[name] = Diagnosis((pattern.name,), "pattern", pattern.about, pattern.fix)
-        explained = self._grouped(diagnoses, remaining)
-        unexplained = remaining - explained
-        if unexplained and unexplained == self._failed and self._separated(unexplained) is None:
-            rounding = rounding_of_all(
-                [(t.case, t.truths, t.answers) for t in map(self._by_name.__getitem__, unexplained)]
-            )
-            if rounding is not None:
-                names = (rounding.name,)
-                diagnosis = Diagnosis(names, "pattern", rounding.about, rounding.fix)
-                explained |= self._grouped(
-                    dict.fromkeys(sorted(unexplained), diagnosis), unexplained
-                )
-        return explained
+        return self._grouped(diagnoses, remaining)
+
+    def _rounding(self, remaining: set[str]) -> set[str]:
+        """Errors that are rounding, where nothing else was found."""
+        if not remaining or remaining != self._failed or self._separated(remaining) is not None:
+            return set()
+        trials = [self._by_name[name] for name in sorted(remaining)]
+        rounding = rounding_of_all([(t.case, t.truths, t.answers) for t in trials])
+        if rounding is None:
+            return set()
+        diagnosis = Diagnosis((rounding.name,), "pattern", rounding.about, rounding.fix)
+        return self._grouped(dict.fromkeys(sorted(remaining), diagnosis), remaining)
+
+    def _of_sums(self, names: Sequence[str], share: float = 0.0) -> Cause | None:
+        """What the wrong sums of some cases lack or have too much; of so many of them at least."""
+        found = attributed([self._by_name[name] for name in sorted(names)])
+        if found is None or found.fitting < share * found.total:
+            return None
+        diagnosis = Diagnosis((found.hint.name,), "pattern", found.about, found.fix)
+        return Cause(diagnosis, found.cases)
 
 
 def shown_by_numbers(trial: CaseTrial) -> list[Diagnosis]:

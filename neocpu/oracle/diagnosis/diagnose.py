@@ -4,10 +4,10 @@
                  ──► pairs, of what remains ──► mirrors, patterns ──► what failed has in common
 
 What explained an earlier case is tried first on the next one. Everything but the verdicts has a
-budget in seconds; what it did not suffice for is told.
+budget, counted in work and not by a clock, so that a report is the same on every machine; what it
+did not suffice for is told.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,11 +15,15 @@ from itertools import islice
 from neocpu.oracle.diagnosis.conclusion import Conclusion
 from neocpu.oracle.diagnosis.evidence import CaseTrial, agreement
 from neocpu.oracle.diagnosis.facets import Separation
-from neocpu.oracle.diagnosis.findings import EXACT, Cause, Diagnosis, Evidence, joined
+from neocpu.oracle.diagnosis.findings import EXACT, Cause, Diagnosis, Effect, Evidence, joined
 from neocpu.oracle.diagnosis.patterns import patterns_of
 from neocpu.oracle.semantics import switches_for
+from neocpu.oracle.truth.bends import VARIANTS
 
-BUDGET = 20.0  # seconds
+BUDGET = 20.0  # seconds of one core of a laptop
+# Work of such a second, in the units of `CaseTrial.work`: 3 ms for a small case, 20 for 12,000
+# products.
+WORK_PER_SECOND = 8e5
 # Shares of the budget after which the next phase begins.
 SINGLES_END = 0.55
 EVIDENCE_END = 0.75
@@ -37,6 +41,7 @@ class Explanations:
     findings: tuple[Cause, ...] = ()  # strong ones first, those of more cases first
     diagnoses: dict[str, tuple[Diagnosis, ...]] = field(default_factory=dict)  # by case
     common: dict[str, Separation] = field(default_factory=dict)  # by operator, of what remains
+    places: dict[str, str] = field(default_factory=dict)  # by operator: where the rest is wrong
     untried: tuple[str, ...] = ()  # what the budget did not suffice for
 
 
@@ -45,7 +50,7 @@ def _no_progress(phase: str, done: int, total: int) -> None:
 
 
 class _BudgetSpentError(Exception):
-    """There is no time for more pairs."""
+    """The budget does not suffice for more pairs."""
 
 
 class Investigation:
@@ -54,8 +59,8 @@ class Investigation:
     def __init__(
         self, trials: Sequence[CaseTrial], budget: float = BUDGET, progress: Progress = _no_progress
     ) -> None:
-        self._start = time.monotonic()
-        self._budget = budget
+        self._limit = budget * WORK_PER_SECOND
+        self._work = 0.0
         self._progress = progress
         self._untried: list[str] = []
         self._ops: dict[str, list[CaseTrial]] = {}
@@ -73,22 +78,33 @@ class Investigation:
         self._weigh(1.0)
         findings: list[Cause] = []
         common: dict[str, Separation] = {}
+        places: dict[str, str] = {}
         for op, trials in self._ops.items():
             conclusion = Conclusion(trials, self._evidence[op])
             findings += conclusion.findings
             if conclusion.common is not None:
                 common[op] = conclusion.common
+            if conclusion.places:
+                places[op] = conclusion.places
         all_findings = joined(findings)
         return Explanations(
             findings=all_findings,
             diagnoses=_by_case(all_findings),
             common=common,
+            places=places,
             untried=tuple(self._untried),
         )
 
     def _over(self, share: float) -> bool:
         """Is this share of the budget spent?"""
-        return time.monotonic() - self._start > share * self._budget
+        return self._work > share * self._limit
+
+    def _effect(self, trial: CaseTrial, names: tuple[str, ...]) -> Effect | None:
+        """`trial.effect`, whose work counts."""
+        before = trial.bent
+        effect = trial.effect(names)
+        self._work += (trial.bent - before) * trial.work
+        return effect
 
     def _failures(self) -> list[CaseTrial]:
         """All failed cases that switches may explain, the quick ones first."""
@@ -122,7 +138,7 @@ class Investigation:
     def _note(self, trial: CaseTrial, names: tuple[str, ...]) -> bool:
         """Does the explanation explain the case? It is then kept, with what the case says of it."""
         evidence = self._evidence[trial.op.name]
-        effect = trial.effect(names)
+        effect = self._effect(trial, names)
         if effect is None:
             return False
         if names in evidence or effect.explains:
@@ -187,7 +203,10 @@ class Investigation:
         for switch in switches_for(trial.op.name):
             if self._over(PAIRS_END):
                 raise _BudgetSpentError
-            effect = None if switch.name in trial.preset else trial.effect((switch.name,))
+            # One of many variants, chosen element by element, fits nearly anything beside another.
+            if switch.name in trial.preset or switch.name in VARIANTS:
+                continue
+            effect = self._effect(trial, (switch.name,))
             # A switch that changes nothing here can explain nothing, alone or in a pair.
             if effect is not None and effect.apart:
                 active.append((effect.predicted, switch.name))

@@ -21,6 +21,7 @@ from neocpu.oracle.truth.bends import VARIANTS
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.oracle.verdicts.compare import judge, malformed, numbers
 
+LEAST_WORK = 2500  # of one truth of the smallest case, in products and elements
 SHARP_SHARE = 0.25  # of the difference of both references: the widest bound that predicts
 SHARP_BOUNDS = 8.0  # plain bounds that a bent one may be as wide as
 
@@ -63,6 +64,7 @@ class CaseTrial:
     preset: frozenset[str] = frozenset()
     proved: tuple[Diagnosis, ...] = ()  # what the verdicts prove without a bent truth
     effects: dict[tuple[str, ...], Effect | None] = field(default_factory=dict)
+    bent: int = 0  # truths that were computed for effects
     _asked: frozenset[str] | None = None
 
     @property
@@ -72,6 +74,11 @@ class CaseTrial:
         widest = int(np.max(inputs.get("dims", np.ones(1)), initial=1))
         lookups = sum(x.size for name, x in inputs.items() if name.split("/")[-1] == "indices")
         return lookups * widest + sum(x.size for x in inputs.values())
+
+    @property
+    def work(self) -> int:
+        """What one truth takes: products and elements, beside what the smallest case takes."""
+        return LEAST_WORK + self.size
 
     def asked(self) -> frozenset[str]:
         """The switches that the truth of this case asks for: no other one can change it."""
@@ -100,20 +107,25 @@ class CaseTrial:
         # Truths take long: a switch that nobody asks for is not tried.
         if not exact and not self.asked() & set(names):
             return None
-        bent = self.truth_under(frozenset()) if exact else self._bent(names)
+        bent = self._computed(frozenset()) if exact else self._bent(names)
         if bent is None or not differ(self.truths, bent):
             return None
         return effect_of(self.truths, bent, self.answers)
+
+    def _computed(self, switches: frozenset[str]) -> Truths | None:
+        """`truth_under`, counted."""
+        self.bent += 1
+        return self.truth_under(switches)
 
     def _bent(self, names: tuple[str, ...]) -> Truths | None:
         """The truth under switches; of one with variants, of each element the nearest variant."""
         switches = self.preset | set(names)
         switch = next((name for name in names if name in VARIANTS), "")
         if not switch:
-            return self.truth_under(switches)
+            return self._computed(switches)
         variants: list[Truths] = [self.truths]  # no row, or no duplicate, may be lost
         for k in range(VARIANTS[switch]):
-            bent = self.truth_under(switches | {f"{switch}_{k}"})
+            bent = self._computed(switches | {f"{switch}_{k}"})
             if bent is None:
                 return None
             if k and not differ(variants[-1], bent):

@@ -145,10 +145,12 @@ def _opposite(facet: str) -> str:
     return f"no {facet}"
 
 
-def telling_cases(cases: Iterable[Case], complete: Completed) -> list[Case]:
+def telling_cases(
+    cases: Iterable[Case], complete: Completed, always: Callable[[Case], bool]
+) -> list[Case]:
     """A few small cases of every operator that have, together, every facet that small cases have.
 
-    complete : a case's options with the defaults.
+    complete : a case's options with the defaults. always : is a case among them anyway?
     """
     small: dict[str, list[Case]] = {}
     for case in cases:
@@ -158,6 +160,9 @@ def telling_cases(cases: Iterable[Case], complete: Completed) -> list[Case]:
     for same_op in small.values():
         facets = {case.name: _told(case, complete(case)) for case in same_op}
         missing = set().union(*facets.values())
+        chosen = [case for case in same_op if always(case)]
+        separations += chosen
+        missing -= set().union(*(facets[case.name] for case in chosen))
         while missing:
             counts = [len(facets[case.name] & missing) for case in same_op]
             best = same_op[int(np.argmax(counts))]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.operator import Case, Truth
+from neocpu.oracle.truth.bends import SMALLEST_NORMAL
 from neocpu.oracle.truth.formats import FORMATS, above, below, nearest, quantum
 from neocpu.oracle.verdicts.compare import judge, malformed, numbers
 
@@ -35,8 +36,11 @@ Recogniser = Callable[[Case, str, Truth, Array], Pattern | None]
 
 
 def never_written(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
-    """All zeros, or NaN everywhere, where the truth has other numbers."""
-    if x.size and not np.any(x) and np.any(truth.reference):
+    """All zeros, or NaN everywhere, where the truth has other numbers.
+
+    Zeros for subnormal numbers are no output that nobody wrote.
+    """
+    if x.size and not np.any(x) and (np.abs(truth.reference) >= SMALLEST_NORMAL).any():
         return Pattern(
             name="all_zeros",
             about=f"{output} is zero everywhere",
@@ -137,7 +141,7 @@ def rearranged(case: Case, output: str, truth: Truth, x: Array) -> Pattern | Non
 
 def tail_missing(case: Case, output: str, truth: Truth, x: Array) -> Pattern | None:
     """Only the last columns of rows are wrong: those after a number, or after vectors."""
-    blocks = [np.asarray(block.any(0)) for block in _by_row(case, ~judge(truth, x)[0])]
+    blocks = [np.asarray(block.any(0)) for block in by_row(case, ~judge(truth, x)[0])]
     wrong = [(block.size, int(np.argmax(block))) for block in blocks if block.any()]
     right = [block.size for block in blocks if block.size and not block.any()]
     if not wrong or any(first == 0 for _, first in wrong):
@@ -165,7 +169,7 @@ def tail_missing(case: Case, output: str, truth: Truth, x: Array) -> Pattern | N
     )
 
 
-def _by_row(case: Case, wrong: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+def by_row(case: Case, wrong: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
     """Which elements of an output are wrong, [rows, columns], by feature or by table."""
     dims = case.inputs.get("dims")
     rows = case.inputs.get("rows")
@@ -202,6 +206,10 @@ def _rounded_to(truth: Truth, x: Array, name: str) -> bool:
     form = FORMATS[name]
     if not np.array_equal(nearest(x, form), x):
         return False
+    # Where a right answer may hold such numbers, they are not what is wrong.
+    wrong = ~judge(truth, x)[0]
+    if judge(truth, nearest(np.asarray(truth.reference), form))[0][wrong].any():
+        return False
     return bool(_neighbours(truth, x, name)[np.isfinite(truth.reference)].all())
 
 
@@ -228,7 +236,7 @@ Truths = Mapping[str, Truth]
 Answers = Mapping[str, Array]
 
 
-def _wrong_outputs(
+def wrong_outputs(
     truths: Truths, answers: Answers
 ) -> Iterator[tuple[str, Truth, Array, NDArray[np.bool_]]]:
     """Outputs that are wrong: name, truth, numbers, and which elements are right."""
@@ -247,7 +255,7 @@ def _wrong_outputs(
 def unwritten(case: Case, truths: Truths, answers: Answers) -> Pattern | None:
     """Outputs that are wrong because they are zero, NaN or what came in, all of them."""
     patterns = []
-    for output, truth, x, _ in _wrong_outputs(truths, answers):
+    for output, truth, x, _ in wrong_outputs(truths, answers):
         pattern = never_written(case, output, truth, x) or old_state(case, output, truth, x)
         if pattern is None:
             return None
@@ -258,7 +266,7 @@ def unwritten(case: Case, truths: Truths, answers: Answers) -> Pattern | None:
 def patterns_of(case: Case, truths: Truths, answers: Answers) -> list[Pattern]:
     """The pattern of each wrong output; none where one of them shows nothing."""
     patterns = []
-    for output, truth, x, _ in _wrong_outputs(truths, answers):
+    for output, truth, x, _ in wrong_outputs(truths, answers):
         fitting = (recogniser(case, output, truth, x) for recogniser in RECOGNISERS)
         pattern = next((p for p in fitting if p is not None), None)
         if pattern is None:
@@ -278,7 +286,7 @@ def rounding_of_all(cases: Sequence[tuple[Case, Truths, Answers]]) -> Pattern | 
     narrow = True
     signs = np.zeros(3)  # of the errors: upward, away from zero, along the step of an update
     for case, truths, answers in cases:
-        for output, truth, x, right in _wrong_outputs(truths, answers):
+        for output, truth, x, right in wrong_outputs(truths, answers):
             wrong = ~right
             ref = truth.reference[wrong]
             if truth.exact or not np.isfinite(x[wrong]).all() or not np.isfinite(ref).all():

@@ -11,9 +11,10 @@ from neocpu.kernels.compile.choice import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.formats import ROUNDINGS, Format, in_format, quantum
-from neocpu.oracle.truth.numbers import Bounded, Real
+from neocpu.oracle.truth.numbers import Bounded, Real, where
 
 EPSILON = 1e-20  # added to the largest number, as FBGEMM does
+LEAST_EXACT = 2.0**-40  # of a largest number to which fp32 does not add EPSILON
 _FORMS = {"hfp8_forward": HFP8_FORWARD, "hfp8_backward": HFP8_BACKWARD}
 
 
@@ -38,7 +39,14 @@ def _scales(x: Real, limit: float, switches: frozenset[str]) -> Bounded:
     started_high = np.maximum(EPSILON - largest, 0.0)
     low = Bounded.exactly(limit) / Bounded(divisor.value + started_high, divisor.error)
     scale = Bounded.exactly(limit) / divisor
-    return Bounded(scale.value, np.maximum(scale.error, scale.value - low.value + low.error))
+    # Of powers of two times the limit, quotient and product with the reciprocal have no error, and
+    # EPSILON is lost; so ties between codes must go to even.
+    fraction, _ = np.frexp(limit / np.where(largest > LEAST_EXACT, largest, np.nan))
+    return where(
+        fraction == 0.5,
+        Bounded.exactly(limit / largest),
+        Bounded(scale.value, np.maximum(scale.error, scale.value - low.value + low.error)),
+    )
 
 
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:

@@ -111,6 +111,14 @@ class _Numbers:
             state.error[where] = 0.0
 
 
+def _store(
+    inputs: Arrays, options: dict[str, Value], bends: frozenset[str] = frozenset()
+) -> KeyStore:
+    """Who is in the table before the first step."""
+    counts = np.array(inputs.get("counts", np.zeros(inputs["keys"].size)), np.int64)
+    return KeyStore(options, bends, counts, int(inputs["times"][:1].sum()))
+
+
 def _exact(numbers: Ints) -> Truth:
     return Truth(numbers, np.zeros(numbers.shape), exact=True, format="int64")
 
@@ -118,7 +126,7 @@ def _exact(numbers: Ints) -> Truth:
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
     numbers = _Numbers(inputs, options, switches)
     tables = numbers.tables
-    store = KeyStore(options, switches, inputs["keys"].size)
+    store = _store(inputs, options, switches)
     keys = inputs["keys"].astype(np.int64)
     outputs: dict[str, Truth] = {}
     count = 0
@@ -158,7 +166,7 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
         **{name: np.zeros((keys.size, dim), np.float32) for name in rule.element_state},
         **{name: np.zeros((keys.size, 1), np.float32) for name in rule.row_state},
     }
-    store = KeyStore(options, frozenset(), keys.size)
+    store = _store(inputs, options)
     outputs: Arrays = {}
     count = 0
     for k, batch, training, evicts, time in _steps(inputs):
@@ -197,6 +205,12 @@ KV_TRAJECTORY = Operator(
         "training": Field("1: training step, 0: evaluation, int64[K]", ("step",)),
         "evict": Field("1: the step ends with an eviction, int64[K]", ("step",)),
         "times": Field("seconds, int64[K]", ("step",)),
+        "counts": Field(
+            "training steps of each id before the first one, int64[U]; ids that have some are in "
+            "the table, as if they had last occurred when the first step begins",
+            ("id",),
+            True,
+        ),
         "step0/indices": Field("ids of all bags, int64[n]; likewise step1/indices, …", ("lookup",)),
         "step0/offsets": Field("where each bag begins, and the end of the last", ("bag",)),
         "step0/grad_output": Field("fp32[B, D], of training steps", ("sample", "column"), True),

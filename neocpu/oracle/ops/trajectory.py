@@ -45,6 +45,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     outputs: dict[str, Truth] = {}
     count = 0
     shadow = initial_shadow(inputs, options)
+    earlier = tables.weights.copy()
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
         count += bool(training) or "evaluation_counts" in switches
         if training and shadow is not None:
@@ -57,6 +58,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
         rate = rates[max(k - 1, 0)] if "rate_of_last_step" in switches else rates[k]
         step_options = {**options, "learning_rate": rate, "step": count}
         w = tables.seen_rows(step_options, switches) if training else tables.weights
+        w = earlier if "rows_of_earlier_step" in switches else w
         # With the errors of all steps before: a right kernel's rows may be off by so much.
         rows = DecodedRows(w.value, w.error, np.abs(w.value))
         outputs[f"step{k}/out"] = in_format(looked_up(batch, rows, options, switches), "fp32")
@@ -64,6 +66,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
             continue
         if "state_not_kept" in switches:
             tables.states = {name: state.copy() for name, state in initial_states.items()}
+        earlier = tables.weights.copy()
         step(tables, batch, step_options, switches)
         outputs[f"step{k}/weights"] = in_format(tables.weights.copy(), weights_format)
         outputs |= {f"step{k}/{name}": state for name, state in tables.state_truths().items()}

@@ -75,7 +75,9 @@ def averaged(
 
     touched : elements of the rows that the step looks up.
     """
-    due_now = due(options, step)
+    # a step earlier than step_start is one before its end
+    early = "ensemble_starts_early" in bends
+    due_now = due({**options, "step_start": int(options["step_start"]) - early}, step)
     form = str(options["momentum2_format"])
     new_shadow = shadow
     if due_now.average:

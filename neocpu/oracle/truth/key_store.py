@@ -29,23 +29,26 @@ STRATEGIES = (
     "l2_weight",
     "timestamp_threshold",
 )
+NARROW_COUNTS = (8, 16)  # bits of the counts of kernels that are wrong
 
 
 @dataclass
 class KeyStore:
-    """Which of U known ids are present, with their counts and times, i64[U] each."""
+    """Which of U known ids are present, with their counts and times, i64[U] each.
+
+    count : those with which the history begins; who has none is absent. start : when it begins.
+    """
 
     options: dict[str, Value]
     bends: frozenset[str]
-    size: int
+    count: Ints
+    start: int = 0
     present: NDArray[np.bool_] = field(init=False)
-    count: Ints = field(init=False)
     time: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        self.present = np.zeros(self.size, bool)
-        self.count = np.zeros(self.size, np.int64)
-        self.time = np.zeros(self.size, np.int64)
+        self.present = self.count > 0
+        self.time = np.where(self.present, self.start, 0)
 
     def record(self, places: Ints, time: int, training: bool) -> None:
         """Count the lookups of a batch: places i64[n] of their ids among the known ones."""
@@ -59,6 +62,9 @@ class KeyStore:
             occurrences = np.ones(places.size, np.int64)
         self.present[places] = True
         self.count[places] += occurrences
+        for bits in NARROW_COUNTS:
+            if f"kv_counts_{bits}_bits" in self.bends:
+                self.count[places] %= 1 << bits
         self.time[places] = time
 
     def evict(self, time: int, norm: Real, norm_error: Real) -> Ints:

@@ -273,6 +273,8 @@ def _moments(
         squared = rows.g if "decay_not_in_state" in rows.bends else g
         share = product(h.complement("beta2"), squared, squared)
     new = _faded(h, "beta2", rows.states["exp_avg_sq"], square, share)
+    if "second_moment_maximum" in rows.bends:
+        new = larger(rows.states["exp_avg_sq"], new)
     v = _accumulate(rows, "exp_avg_sq", new)
     if "sparse_adam_eps" in h.bends:
         root = _root(v, h) / h.correction("beta2").sqrt()

@@ -74,7 +74,9 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     recipe = Recipe(seed, dim_multiple)
     for k, row in enumerate(pairwise(BACKWARD, fits, CHEAPEST_FIRST)):
         name = f"backward-pair-{k:02}"
-        yield Case(name, "backward", _inputs(recipe, name, row), _options(recipe, row), about(row))
+        yield Case(
+            name, "backward", _inputs(recipe, name, row), options_of_update(recipe, row), about(row)
+        )
 
 
 def fits(row: Row) -> bool:
@@ -124,18 +126,24 @@ def _inputs(recipe: Recipe, name: str, row: Row) -> Arrays:
         lengths = SEQUENCES
     features = [lengths[f % len(lengths)] for f in range(len(dims) + 1)]
     inputs |= bags(draw, inputs, features, weighted=row["weighted"])
+    return updated_inputs(recipe, draw, inputs, row)
+
+
+def updated_inputs(recipe: Recipe, draw: Draw, inputs: Arrays, row: Row) -> Arrays:
+    """Tables and bags with states, a gradient, and rows in a format, as a row of the cover says."""
     inputs |= states(draw, row["optimizer"], inputs, fresh=row["step"] == 1)
     inputs["grad_output"] = gradient(draw, inputs, row["pooling"], row["hyper"] == "dyadic")
     if row["decay"] == GLOBAL:
         # Before this step: a row cannot have been updated in the future.
         inputs["prev_iter"] = draw.whole(int(inputs["rows"].sum()), 0, row["step"]).astype("<f4")
-    inputs = coded_states(with_indices(inputs, row), _options(recipe, row))
+    inputs = coded_states(with_indices(inputs, row), options_of_update(recipe, row))
     if row["weights_format"] == "split":
         return {**inputs, **halves(inputs["weights"])}
     return {**inputs, "weights": in_format(draw, inputs, row["weights_format"])}
 
 
-def _options(recipe: Recipe, row: Row) -> dict[str, Value]:
+def options_of_update(recipe: Recipe, row: Row) -> dict[str, Value]:
+    """The options that a row of the cover says."""
     rule = row["optimizer"]
     options = options_of(row)
     if row["weights_format"] == "split":

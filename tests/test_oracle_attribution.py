@@ -1,0 +1,205 @@
+"""Do wrong sums say which lookup is missing, doubled or foreign, and where the rest is wrong?"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from neocpu import oracle
+from neocpu.oracle.checking import judge_cases
+from neocpu.oracle.operator import Arrays, Case
+from neocpu.oracle.ops import OPERATORS
+from neocpu.oracle.report import Report
+from tests.oracle_cases import all_cases
+
+F = np.float32
+CASES = {case.name: case for case in all_cases(["lookup", "backward", "unique_gradient"])}
+LOOKUPS = ("lookup-unsorted-shared", "lookup-weighted", "lookup-mean")
+UPDATES = ("backward-adam", "backward-exact_rowwise_adagrad", "backward-lamb")
+
+
+def right(case: Case) -> Arrays:
+    return OPERATORS[case.op].run(case.inputs, case.options, "reference")
+
+
+def report_on(names: tuple[str, ...], kernel: Callable[[Case], Arrays]) -> Report:
+    """The whole report, with a budget that leaves no time for switches."""
+    cases = [CASES[name] for name in names]
+    return judge_cases([(case, kernel(case)) for case in cases]).explained(budget=1e-9)
+
+
+def with_bags(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Case], Arrays]:
+    """Lookups whose bags have other places of indices and weights: change(places of one bag)."""
+
+    def kernel(case: Case) -> Arrays:
+        inputs = dict(case.inputs)
+        bags = [change(np.arange(*ends)) for ends in pairwise(inputs["offsets"])]
+        places = np.concatenate(bags)
+        if case.options.get("pooling") == "mean":
+            # The divisor is the length of the whole bag.
+            inputs["per_sample_weights"] = np.ones(inputs["indices"].size, F)
+        for name in ("indices", "per_sample_weights"):
+            if name in inputs:
+                inputs[name] = inputs[name][places]
+        lengths = np.array([bag.size for bag in bags])
+        inputs["offsets"] = np.append(0, np.cumsum(lengths))
+        out = oracle.run("lookup", inputs, {"pooling": "sum"}, backend="reference")["out"]
+        if case.options.get("pooling") == "mean":
+            features = inputs["feature_table"].size
+            length = np.maximum(np.diff(case.inputs["offsets"]), 1).reshape(features, -1).T
+            out = out / np.repeat(length, inputs["dims"][inputs["feature_table"]], axis=1)
+        return {"out": out.astype(F)}
+
+    return kernel
+
+
+def next_weight(case: Case) -> Arrays:
+    weights = np.roll(case.inputs["per_sample_weights"], -1)
+    return OPERATORS["lookup"].run(
+        {**case.inputs, "per_sample_weights": weights}, case.options, "reference"
+    )
+
+
+def row_after(case: Case) -> Arrays:
+    """Rows one after those asked for, where there is one."""
+    inputs = dict(case.inputs)
+    table = np.repeat(
+        inputs["feature_table"],
+        np.diff(inputs["offsets"]).reshape(inputs["feature_table"].size, -1).sum(1),
+    )
+    after = np.minimum(inputs["indices"] + 1, inputs["rows"][table] - 1)
+    inputs["indices"] = np.where(inputs["indices"] < 0, inputs["indices"], after)
+    return OPERATORS["lookup"].run(inputs, case.options, "reference")
+
+
+HINTS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
+    "second lookup lost": (
+        LOOKUPS,
+        with_bags(lambda bag: np.delete(bag, 1) if bag.size > 1 else bag),
+        "lookup 1 (from 0) is missing",
+    ),
+    "first counts twice": (
+        LOOKUPS,
+        with_bags(lambda bag: np.append(bag[:1], bag)),
+        "the first lookup counts twice",
+    ),
+    "one block": (LOOKUPS, with_bags(lambda bag: bag[:4]), "only the first 4 lookups count"),
+    "next weight": (
+        ("lookup-weighted",),
+        next_weight,
+        "every lookup takes the weight of the next lookup",
+    ),
+    "row after": (LOOKUPS, row_after, "every lookup takes the row after its own"),
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_wrong_bags_say_what_they_lack(name: str) -> None:
+    cases, kernel, hint = HINTS[name]
+    text = str(report_on(cases, kernel))
+    assert hint in text and "wrong sums" in text, text
+
+
+def stepped_in_parts(case: Case) -> Arrays:
+    """Features of a table take their steps one after the other."""
+    answer = dict(case.inputs)
+    features = case.inputs["feature_table"].size
+    begins = case.inputs["offsets"][:: (case.inputs["offsets"].size - 1) // features]
+    for f in range(features):
+        kept = np.zeros(case.inputs["indices"].size, bool)
+        kept[begins[f] : begins[f + 1]] = True
+        inputs = {**answer, "indices": np.where(kept, case.inputs["indices"], -1)}
+        answer |= OPERATORS["backward"].run(inputs, case.options, "reference")
+    return {name: answer[name] for name in right(case)}
+
+
+def with_states(shift: int) -> Callable[[Case], Arrays]:
+    """States are read one row off; rows and states are stored where they belong."""
+
+    def kernel(case: Case) -> Arrays:
+        inputs = dict(case.inputs)
+        inputs["sum"] = np.roll(inputs["sum"], shift)
+        answer = OPERATORS["backward"].run(inputs, case.options, "reference")
+        touched = answer["weights"] != case.inputs["weights"]
+        dims = np.repeat(inputs["dims"], inputs["rows"])
+        stepped = np.logical_or.reduceat(touched, np.append(0, np.cumsum(dims)[:-1]))
+        answer["sum"] = np.where(stepped, answer["sum"], case.inputs["sum"])
+        return answer
+
+    return kernel
+
+
+STEPS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
+    "in parts": (UPDATES, stepped_in_parts, "a row is stepped in two parts"),
+    "states of the next row": (
+        ("backward-exact_rowwise_adagrad",),
+        with_states(-1),
+        "a step reads the states of the row after",
+    ),
+    "rows not written": (
+        UPDATES,
+        lambda case: {**right(case), "weights": case.inputs["weights"]},
+        "old_state",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_wrong_rows_say_what_step_they_took(name: str) -> None:
+    cases, kernel, hint = STEPS[name]
+    text = str(report_on(cases, kernel))
+    assert hint in text, text
+
+
+PLACES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
+    "odd columns": (lambda c: c % 2 == 1, "all in odd columns"),
+    "lane 3": (lambda c: c % 4 == 3, "all in columns 4k + 3"),
+    "first half": (lambda c: c < 4, "all in the first half of the columns"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_has_no_name_says_where_it_is(name: str) -> None:
+    mask, words = PLACES[name]
+    case = CASES["lookup-unsorted-shared"]
+    width = 8
+    rows = case.inputs["rows"]
+    inputs = {**case.inputs, "dims": np.full(rows.size, width)}
+    inputs["weights"] = np.linspace(1, 2, int(rows.sum()) * width, dtype=F)
+    out = oracle.run("lookup", inputs, backend="reference")["out"].copy()
+    # Other by a factor that no lookup and no mistake explains.
+    noise = 1 + np.linspace(0.1, 0.37, out.size).reshape(out.shape)
+    out *= np.where(mask(np.arange(out.shape[1]) % width), noise, 1).astype(F)
+    assert words in str(oracle.check("lookup", inputs, out))
+
+
+def test_sizes_of_errors_say_of_which_format_they_are() -> None:
+    case = CASES["lookup-weighted"]
+    weights = case.inputs["per_sample_weights"]
+    bits = np.ascontiguousarray(weights).view(np.uint32)
+    narrow = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(F)
+    out = OPERATORS["lookup"].run(
+        {**case.inputs, "per_sample_weights": narrow}, case.options, "reference"
+    )
+    assert "have the size of roundings to TF32 or fp16" in str(
+        oracle.check("lookup", case.inputs, out, case.options)
+    )
+
+
+def test_zeros_for_subnormal_sums_are_no_output_that_nobody_wrote() -> None:
+    (case,) = (case for case in all_cases(["segment_sum"]) if "subnormals" in case.name)
+    report = oracle.check("segment_sum", case.inputs, np.zeros((4, 4), F))
+    assert not report and "all_zeros" not in str(report)
+
+
+def test_truncated_nvfp4_is_not_called_a_rounding_to_fp16() -> None:
+    (case,) = (case for case in all_cases(["nvfp4_quantize"]) if case.name == "nvfp4-quantize")
+    answer = {name: np.array(array) for name, array in right(case).items()}
+    truth = OPERATORS[case.op].truth(case.inputs, case.options)["values"]
+    grid = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    size = np.minimum(np.abs(truth.reference), 6.0)
+    cut = grid[np.searchsorted(grid, size, side="right") - 1]
+    answer["values"] = np.copysign(cut, truth.reference).astype(F)
+    report = oracle.check(case.op, case.inputs, answer, case.options)
+    assert not report and "rounded_to_fp16" not in str(report)
