@@ -10,12 +10,14 @@ Rows of a task are scaled down together until its tables fill a drawn part of th
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from neocpu.parallel.sharding.plan import AUTO, PlanSpec
+from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.cost.work import Workload
 from neocpu.tables.specs.specs import TableSpec
 
@@ -34,6 +36,8 @@ CLASSES = (
     (1, 2002, 2002, (1024,)),
 )
 EMBARK_DIMS = (16, 32, 64, 128)
+CONSTRAINED = 0.6
+ON_NODES = ("table_row_wise", "table_column_wise", "grid_shard")
 # Parts of all memory that a task's tables fill, log-uniform.
 FILLED = (0.02, 0.8)
 
@@ -49,13 +53,26 @@ class Table:
 
 @dataclass(frozen=True)
 class PlannerTask:
-    """What a planner is asked; per_node ranks are on a node."""
+    """What a planner is asked; per_node ranks are on a node. spec : `parallel.plan`."""
 
     name: str
     tables: tuple[TableSpec, ...]
     work: Workload
     ranks: int
     per_node: int
+    spec: PlanSpec = AUTO
+
+    def constrained(self) -> "PlannerTask":
+        """The task with one to three schemes allowed for each of about 60 % of the tables."""
+        rng = np.random.default_rng([SEED, len(self.tables), self.ranks])
+        # schemes of nodes need several of them
+        names = [n for n in SCHEMES if self.ranks > self.per_node or n not in ON_NODES]
+        spec = {
+            table.name: ", ".join(rng.choice(names, rng.integers(1, 4), replace=False))
+            for table in self.tables
+            if rng.random() < CONSTRAINED
+        }
+        return replace(self, spec=spec)
 
 
 def published(path: Path = FOLDER / "table_configs.json") -> dict[str, list[Table]]:

@@ -1,5 +1,6 @@
 """What does TorchRec's planner answer? Its plan for a task, as one of ours. It needs torchrec."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.planner_tasks import PlannerTask
@@ -42,11 +43,14 @@ def torchrec_plan(task: PlannerTask, machine: Machine, capacity: int) -> Plan:
     model = nn.Module()
     model.tables = EmbeddingBagCollection(device=torch.device("meta"), tables=configs)
     apply_optimizer_in_backward(RowWiseAdagrad, model.parameters(), {"lr": 0.01})
+    spec = task.spec if isinstance(task.spec, Mapping) else {}
+    allowed = {name: choice.split(", ") for name, choice in spec.items()}
     constraints = {
         table.name: ParameterConstraints(
             pooling_factors=[task.work.pooling[table.name]] * len(table.features),
             min_partition=COLUMN_STEP * 8,
             compute_kernels=["fused", "dense"],
+            sharding_types=allowed.get(table.name),
         )
         for table in task.tables
     }
