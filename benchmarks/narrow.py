@@ -46,6 +46,7 @@ class NeocpuNarrow:
     """`neocpu.peers.arrays.lookup`: bounds check, decoding, exact sums, a new output."""
 
     def __init__(self, tables: Tables, batches: list[NDArray[np.int64]]) -> None:
+        from neocpu.parallel.transport.buffers import in_lines
         from neocpu.peers import arrays as operators
 
         shape = tables.shape
@@ -53,7 +54,10 @@ class NeocpuNarrow:
         self._batches = batches
         self._offsets = shape.offsets()
         dtype = np.uint16 if tables.precision == "fp16" else np.uint8
-        self._weights = np.ascontiguousarray(tables.codes).reshape(-1).view(dtype)
+        # as a table's rows in memory are
+        codes = in_lines(tables.codes.size, np.dtype(np.uint8))
+        codes[:] = tables.codes.reshape(-1)
+        self._weights = codes.view(dtype)
         self._shape = (
             np.full(shape.tables, shape.rows),
             np.full(shape.tables, shape.dim),
