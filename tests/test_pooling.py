@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neocpu.kernels.compile.jit import kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN
 from neocpu.kernels.operands import Bag, Bags, Entries, Lines, Terms, WideBags
-from neocpu.kernels.rows import lone, lookup, pooling
+from neocpu.kernels.rows import few, lookup, pooling
 from neocpu.kernels.rows.compensated import BagGroup, round_group
 from neocpu.kernels.rows.pooling import sum_plain
 from neocpu.kernels.simd.ahead import near_of
@@ -199,22 +199,27 @@ def test_no_lookup_is_plus_zero_and_minus_zero_is_not_stored():
 
 
 @pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("length", [1, 2])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_rows_of_a_large_output(weighted, shift):
+def test_rows_of_a_large_output(weighted, length, shift):
     # aligned to a cache line they are written past the caches, shifted by a number they are not
     rng = np.random.default_rng(shift)
     width = np.array([32])
-    bags = lone.LARGE // 32 + 5
+    bags = few.LARGE // 32 + 5
     table = floats(rng, 100 * 32, "special")
-    rows = rng.integers(-1, 100, bags)
-    weights = floats(rng, bags, "special") if weighted else NONE
+    rows = rng.integers(0, 100, bags * length)
+    weights = floats(rng, rows.size, "special") if weighted else NONE
     out = in_lines(bags * 32 + 1, np.float32)[shift : shift + bags * 32]
     entries = Entries(np.zeros(1, np.int64), width, width, np.array([0, bags]))
+    operands = Bags(np.arange(bags + 1) * length, rows, weights)
     lines = Lines(np.zeros(1, np.int64), width)
-    lookup.pooled_rows(table, entries, Bags(np.arange(bags + 1), rows, weights), False, lines, out)
+    lookup.pooled_rows(table, entries, operands, False, lines, out)
     with np.errstate(all="ignore"):
-        terms = table.reshape(100, 32)[rows] * (weights[:, None] if weighted else np.float32(1))
-        expected = np.where(rows[:, None] < 0, np.float32(0), terms) + np.float32(0)
+        terms = table.reshape(100, 32)[rows]
+        if weighted:
+            terms = terms * weights[:, None]
+        # at most one addition, so fp32 is exact but for its one rounding; -0 becomes +0
+        expected = np.add.reduce(terms.reshape(bags, length, 32), axis=1) + np.float32(0)
     expected[np.isnan(expected)] = CANONICAL_NAN
     assert_same(out.reshape(bags, 32), expected)
 

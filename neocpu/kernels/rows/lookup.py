@@ -20,7 +20,7 @@ from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.operands import Bag
 from neocpu.kernels.rows.compensated import NO_ATTEMPT, BagGroup, may_compensate, try_group
-from neocpu.kernels.rows.lone import goes_past, pool_or_copy
+from neocpu.kernels.rows.few import goes_past, pool_bag
 from neocpu.kernels.rows.pooling import (
     SMALL,
     TASKS,
@@ -106,8 +106,8 @@ def next_group(terms, entry, offsets, k, begin, last):
     """(end, may the processor be asked?) of the group of bags from `begin` on, in entry k."""
     end = min(begin + GROUP, last)
     lookups = offsets[end] - offsets[begin]
-    # rows of bags of one are not added
-    if lookups <= end - begin or not may_ask(terms.values, terms.weights):
+    # bags of one row or two are exact without
+    if lookups <= 2 * (end - begin) or not may_ask(terms.values, terms.weights):
         return end, False
     if not QUIET:
         return group_end(entry, k, begin, last, ROOM), True
@@ -193,7 +193,7 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
                     round_line(view(sums, summed, width), line)
                     summed += width
                 elif not compensated:
-                    pool_or_copy(terms, bag, past, line, acc)
+                    pool_bag(terms, bag, past, line, acc)
                 # by the whole length, pruned lookups included (docs/arithmetic.md §3); by 1 changes
                 # nothing
                 if mean and bag.hi - bag.lo > 1:

@@ -44,7 +44,6 @@ from neocpu.kernels.simd.bags import (
     view,
 )
 from neocpu.kernels.simd.decoders import (
-    canonical_row,
     fetch_row,
     fetch_row_far,
     number_at,
@@ -199,11 +198,11 @@ def _split_words(terms, bag, column, spread, out):
 
 
 @inlined
-def fetch_bag(terms, bag):
-    """Prefetch the rows some lookups after the first of a bag."""
+def fetch_ahead(terms, bag, j):
+    """Prefetch the rows some lookups after lookup j, which is one of a bag."""
     values, index, _ = terms
-    far = index[min(bag.lo + far_of(4 * bag.width), index.size - 1)]
-    near = index[min(bag.lo + NEAR, index.size - 1)]
+    far = index[min(j + far_of(4 * bag.width), index.size - 1)]
+    near = index[min(j + NEAR, index.size - 1)]
     fetch_row_far(values, bag.base + far * bag.stride, bag.stride, bag.width)
     fetch_row(values, bag.base + near * bag.stride, bag.stride, bag.width)
 
@@ -244,18 +243,6 @@ def round_bag(terms, bag, out, acc):
         column += done
 
 
-@inlined
-def pool_bag(terms, bag, out, acc):
-    """`round_bag`; the bag of one lookup, the commonest, is done in the caller's loop."""
-    lo = bag.lo
-    if bag.hi - lo == 1 and terms.weights.size == 0 and terms.index[lo] >= 0:
-        fetch_bag(terms, bag)
-        row = bag.base + terms.index[lo] * bag.stride
-        canonical_row(terms.values, row, bag.stride, bag.width, out)
-    else:
-        round_bag(terms, bag, out, acc)
-
-
 @kernel
 def _range_of_bag(terms, bag, out, acc):
     """out[:width] = fp64 sum of one bag; returns its bit range."""
@@ -284,7 +271,7 @@ def sum_bag(terms, bag, out, acc):
     if terms_count > 1 or (terms_count > 0 and terms.weights.size > 0):
         return words_needed(_range_of_bag(terms, bag, out, acc), terms_count)
     if terms_count > 0 and terms.index[lo] >= 0:
-        fetch_bag(terms, bag)
+        fetch_ahead(terms, bag, lo)
         row = bag.base + terms.index[lo] * bag.stride
         widened_row(terms.values, row, bag.stride, bag.width, out)
     else:

@@ -2,7 +2,7 @@
 the row is in the cache.
 
     for each unique row of each shard:
-        g = exact sum of its gradients, rounded once        pooling.pool_bag
+        g = exact sum of its gradients, rounded once        few.pool_bag
         a rule's phases, row scalars before each            rules.py
 
 `fused(rule)` composes a rule into one kernel; tasks are runs of unique rows of equal work. The
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from neocpu.kernels.compile.jit import inlined, parallel_kernel
 from neocpu.kernels.operands import Bag, Terms
 from neocpu.kernels.rows import rules
-from neocpu.kernels.rows.pooling import TASKS, pool_bag, sum_bag, task_bags, task_count
+from neocpu.kernels.rows.few import pool_bag_in_eights
+from neocpu.kernels.rows.pooling import TASKS, sum_bag, task_bags, task_count
 from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd import prefetch_far, prefetch_write
 from neocpu.kernels.simd.bags import bare, view
@@ -147,7 +148,7 @@ def widest(width, shards):
 class UpdateScratch(NamedTuple):
     """What one task of the fused update works in.
 
-    sums   : f64[128], of `pool_bag`
+    sums   : f64[128], of `pool_bag_in_eights`
     floats : f32, all else
     width  : i64, the largest width of a shard, rounded up to a multiple of 64
     """
@@ -160,7 +161,7 @@ class UpdateScratch(NamedTuple):
 class GroupMemory(NamedTuple):
     """Where a task takes a group of rows through their phases; views of its `UpdateScratch`.
 
-    sums    : f64[128], of `pool_bag`
+    sums    : f64[128], of `pool_bag_in_eights`
     line    : f32[W], of `square_sum`; W is the largest width, rounded up to a multiple of 64
     parts   : f32[W/32], of `square_sum`
     merged  : f32[GROUP*W], gradients
@@ -211,7 +212,7 @@ def merge_row(terms, starts, u, out, sums):
 
     terms `operands.Terms`, starts i64[U+1] : row u has the terms starts[u] .. starts[u+1].
     """
-    pool_bag(terms, Bag(starts[u], starts[u + 1], 0, 1, out.size), out, sums)
+    pool_bag_in_eights(terms, Bag(starts[u], starts[u + 1], 0, 1, out.size), False, out, sums)
 
 
 def _fuse(prepare, direct, step, finish, rule, limited, rows):

@@ -14,6 +14,7 @@ stride; for row-scaled integers an element is a byte and the stride the bytes of
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 from llvmlite import ir
@@ -249,11 +250,6 @@ def number_at(typingctx, values, row, stride, column):
     return types.float32(values, i, i, i), codegen
 
 
-def _as_stored(builder: ir.IRBuilder, numbers: ir.Value) -> ir.Value:
-    """The numbers as they are, fp32."""
-    return numbers
-
-
 def _plus_zero(builder: ir.IRBuilder, numbers: ir.Value) -> ir.Value:
     """-0 becomes +0."""
     return builder.fadd(numbers, ir.Constant(numbers.type, [0.0] * numbers.type.count))
@@ -275,38 +271,34 @@ def _widened(builder: ir.IRBuilder, numbers: ir.Value) -> ir.Value:
 
 def _each_vector(
     rows: RowDecoder,
-    address: ir.Value,
+    addresses: Sequence[ir.Value],
     width: ir.Value,
     most: int,
-    body: Callable[[ir.Value, ir.Value], None],
+    body: Callable[[ir.Value, list[ir.Value]], None],
 ) -> None:
-    """body(column, numbers) for all columns of a row, `most` of them at once."""
+    """body(column, numbers of each row) for all columns of some rows, `most` of them at once."""
     b = rows.builder
     done = b.and_(width, I64(-most))
     # whole vectors, then single columns: the row behind may not be read, it can be the table's last
     for lanes, first, last in ((most, I64(0), done), (1, done, width)):
-        scales = rows.scales(address, lanes)
+        scales = [rows.scales(address, lanes) for address in addresses]
         with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
-            body(c, rows.vector(address, scales, c, 0, lanes))
+            body(c, [rows.vector(a, s, c, 0, lanes) for a, s in zip(addresses, scales)])
 
 
-def _row_copy(
-    finish: Callable[[ir.IRBuilder, ir.Value], ir.Value], element: ir.Type, most: int = LANES
-) -> Any:
-    """Intrinsic: the numbers of a row into an array of `element`, each through `finish`, `most` of
-    them at once.
-    """
+def _row_copy(finish: Callable[[ir.IRBuilder, ir.Value], ir.Value], element: ir.Type) -> Any:
+    """Intrinsic: the numbers of a row into an array of `element`, each through `finish`."""
 
     def codegen(context, b, signature, args):
         rows = _decoder(context, b, signature, args)
         out = data(context, b, signature, args, 4)
 
-        def copy(c: ir.Value, numbers: ir.Value) -> None:
-            numbers = finish(b, numbers)
+        def copy(c: ir.Value, row: list[ir.Value]) -> None:
+            numbers = finish(b, row[0])
             target = b.bitcast(b.gep(out, [c]), numbers.type.as_pointer())
             b.store(numbers, target, align=8 if element == F64 else 4)
 
-        _each_vector(rows, rows.row(args[1]), args[3], most, copy)
+        _each_vector(rows, [rows.row(args[1])], args[3], LANES, copy)
         return context.get_dummy_value()
 
     @intrinsic
@@ -318,40 +310,31 @@ def _row_copy(
     return copy_row
 
 
-read_row = _row_copy(_as_stored, F32)
-# At most 8 lanes: the column tree soon reads the row eight at a time, and a load that is wider than
-# the stores before it waits for them (`simd/square_sums.py`).
-canonical_row = _row_copy(_canonical, F32, min(LANES, 8))
+read_row = _row_copy(lambda _, numbers: numbers, F32)
 widened_row = _row_copy(_widened, F64)
 
 
-@intrinsic
-def lone_row(typingctx, values, rows, stride, width, weight, past, out):
-    """out[:width] f32 = the numbers of a row, times a weight, canonical; two others are prefetched.
-
-    rows : elements at which they start: of the row, of one that is needed soon, of one much later.
-    past : is `out` written past the caches? Then it is aligned to a cache line.
-    """
+def _added_rows(most: int) -> Any:
+    """Intrinsic: a row, or the sum of two, `most` numbers at once."""
 
     def codegen(context, b, signature, args):
-        _, rows, stride, width, weight, past, out = args
+        values, rows, stride, width, weights, past, out = args
         values, out = (data(context, b, signature, args, q) for q in (0, 6))
         decoder = RowDecoder(context, b, signature.args[0], values, stride)
-        address, near, far = (decoder.row(row) for row in cgutils.unpack_tuple(b, rows))
+        addresses = [decoder.row(row) for row in cgutils.unpack_tuple(b, rows)]
+        weights = cgutils.unpack_tuple(b, weights)
 
         def copy(past: bool) -> None:
-            def body(c: ir.Value, numbers: ir.Value) -> None:
-                lanes = numbers.type.count
-                if lanes > 1:
-                    prefetch_line(b, decoder.codes(far, c), 2)
-                    prefetch_line(b, decoder.codes(near, c), 3)
-                numbers = _canonical(b, b.fmul(numbers, splat(b, weight, lanes)))
-                target = b.bitcast(b.gep(out, [c]), numbers.type.as_pointer())
-                store = b.store(numbers, target, align=4 * lanes if past else 4)
+            def body(c: ir.Value, numbers: Sequence[ir.Value]) -> None:
+                lanes = numbers[0].type.count
+                terms = [b.fmul(x, splat(b, w, lanes)) for x, w in zip(numbers, weights)]
+                total = _canonical(b, reduce(b.fadd, terms))
+                target = b.bitcast(b.gep(out, [c]), total.type.as_pointer())
+                store = b.store(total, target, align=4 * lanes if past else 4)
                 if past:
                     store.set_metadata("nontemporal", b.module.add_metadata([I32(1)]))
 
-            _each_vector(decoder, address, width, LANES, body)
+            _each_vector(decoder, addresses, width, most, body)
 
         with b.if_else(b.and_(past, I1(int(X86)))) as (then, otherwise):
             with then:
@@ -360,9 +343,23 @@ def lone_row(typingctx, values, rows, stride, width, weight, past, out):
                 copy(False)
         return context.get_dummy_value()
 
-    i = types.int64
-    starts = types.UniTuple(i, 3)
-    return types.void(values, starts, i, i, types.float32, types.boolean, out), codegen
+    @intrinsic
+    def add_rows(typingctx, values, rows, stride, width, weights, past, out):
+        """out[:width] f32 = a row times its weight, or the sum of two, rounded once, canonical.
+
+        rows : elements at which they start. weights : f32, one for each.
+        past : is `out` written past the caches? Then it is aligned to a cache line.
+        """
+        i = types.int64
+        return types.void(values, rows, i, i, weights, types.boolean, out), codegen
+
+    return add_rows
+
+
+whole_rows = _added_rows(LANES)
+# For the column tree, which soon reads the row eight at a time: a load that is wider than the
+# stores before it waits for them (`simd/square_sums.py`).
+rows_in_eights = _added_rows(min(LANES, 8))
 
 
 def _row_fetch(locality: int) -> Any:
