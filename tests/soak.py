@@ -388,16 +388,16 @@ class Soak:
         """What is left of a life in the shared memory of the hosts, and may not be."""
         if self.place.room is None:  # others use that of this machine
             return
-        # a lost host keeps rows for the next life, and so does one that this life did not use
-        ended = not status and life.parity and RESTARTED not in text
+        killed = bool(status) or RESTARTED in text
         for number in range(len(self.place.room.names)):
             for name in self.place.room.on_host(number, ["ls", "-A", "/dev/shm"]).split():
                 if fnmatch(name, PARITY):
-                    stays = not ended or number not in life.hosts
+                    # for the next life; a host that this one did not use may have older rows
+                    stays = killed or not life.parity or number not in life.hosts
                 else:
                     # the page of a job that was killed goes with the next job that is a minute
                     # later there; MPICH's file has a name until its ranks have met
-                    stays = "mpich_shm_" in name or (status and name.endswith(KILLED_LEAVE))
+                    stays = "mpich_shm_" in name or (killed and name.endswith(KILLED_LEAVE))
                 if not stays:
                     yield f"host{number}: {name}"
         self._clear_memory(f"! -name '{PARITY}'")
