@@ -130,12 +130,26 @@ def with_states(shift: int) -> Callable[[Case], Arrays]:
     return kernel
 
 
+def stepped_twice(case: Case) -> Arrays:
+    """The whole step, and once more from what it left."""
+    answer = right(case)
+    inputs = {**case.inputs, **answer}
+    if "prev_iter" in answer:
+        inputs["prev_iter"] = np.minimum(answer["prev_iter"], int(case.options["step"]) - 1.0)
+    return OPERATORS["backward"].run(inputs, case.options, "reference")
+
+
 STEPS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
     "in parts": (UPDATES, stepped_in_parts, "a row is stepped in two parts"),
     "states of the next row": (
         ("backward-exact_rowwise_adagrad",),
         with_states(-1),
         "a step reads the states of the row after",
+    ),
+    "twice": (
+        ("backward-adam", "backward-adagradw-count"),
+        stepped_twice,
+        "rows take their step twice",
     ),
     "rows not written": (
         UPDATES,

@@ -123,7 +123,8 @@ def rate_and_keep(
                 rate_limit = Bounded.constant(float(options["adjustment_ub"]))
                 rate = smaller(lr * counter, rate_limit) / root
             base = 1 - float(options["learning_rate"]) * float(options["weight_decay"])
-            steps_missed = np.minimum(gap, step - first_adjusted) - 1
+            # Never below 0: a bent model may step a row twice, or count steps anew.
+            steps_missed = np.maximum(np.minimum(gap, step - first_adjusted) - 1, 0)
             # A power by repeated products loses an ulp for each, base and product alike.
             ulps = 8.0 + 2 * float(np.max(steps_missed, initial=0))
             missed = rounded(powers(base, steps_missed), np.zeros(steps_missed.shape), ulps=ulps)
