@@ -114,8 +114,9 @@ bend("lane_3_of_4_0", FORWARD, "", vector=columns(zeroed(lambda c, n: c % 4 == 3
 
 
 def lanes_swapped(out: Array) -> Array:
-    width = out.shape[1] // 2 * 2
-    out[:, :width] = out[:, :width].reshape(len(out), -1, 2)[:, :, ::-1].reshape(len(out), -1)
+    pairs = out.shape[1] // 2
+    swapped = out[:, : 2 * pairs].reshape(len(out), pairs, 2)[:, :, ::-1]
+    out[:, : 2 * pairs] = swapped.reshape(len(out), 2 * pairs)
     return out
 
 
