@@ -326,7 +326,8 @@ def test_the_courses_greedy_plan_is_the_planners() -> None:
         x = problem.arguments
         none = np.zeros((x["ranks"], 1))
         items = x["seconds"][:, None], x["sizes"][:, None].astype(float)
-        planned = greedy(Packing(*items, none, none, np.array([float(x["room"])])))
+        limits = np.full_like(none, x["room"])
+        planned = greedy(Packing(*items, none, none, limits, np.ones(x["ranks"])))
         assert planned is not None
         assert place(**x).tolist() == planned.tolist(), problem.about
 
