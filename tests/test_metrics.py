@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.watch.metrics import Metrics, Window, compute, count_auc, exact_sum
-from neocpu.train.watch.reliability import deciles, doubts
+from neocpu.train.watch.reliability import deciles, doubts, reliability
 
 
 def sample(seed: int, n: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -150,6 +150,13 @@ def test_deciles_are_tenths_of_the_sorted_predictions(seed: int, n: int, grid: i
     for each, chosen in zip(bins, members):
         assert each["predicted"] == pytest.approx(p[chosen].mean(dtype=np.float64), abs=1e-6)
         assert each["label"] == pytest.approx(y[chosen].mean())
+
+
+def test_bins_of_the_reliability_are_half_a_unit_of_log_odds() -> None:
+    odds = np.array([-20, -8.1, -7.9, -0.4, -0.1, 0.1, 0.4, 0.6, 7.9, 8.1, 20])
+    p = (1 / (1 + np.exp(-odds))).astype(np.float32)
+    bins = reliability(p, np.ones_like(p), "bce", SingleComm())
+    assert [each["samples"] for each in bins] == [2, 1, 2, 2, 1, 1, 2]
 
 
 def test_deciles_are_equal_for_any_spread() -> None:

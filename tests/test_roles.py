@@ -19,6 +19,7 @@ from neocpu.ingest.formats.frames import parse_frame
 from neocpu.ingest.formats.table import table_schema
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.advice.columns import LogColumn
+from neocpu.train.advice.labels import guess_label
 from neocpu.train.advice.names import names_code, names_outcome
 from neocpu.train.advice.times import time_form
 from neocpu.train.advice.write import ConfigDraft, Wishes, write_config
@@ -397,3 +398,11 @@ def test_columns_of_every_type_are_read_or_left_out(
     draft = write_config([path], tmp_path / "log.toml", Wishes())
     assert column_of(draft, name).role == role
     assert train_data(tmp_path).rows == ROWS * 8 // 10
+
+
+@pytest.mark.parametrize("levels", [[1, 2], [0, 1, 2], [1, 2, 3, 4, 5]])
+def test_without_names_the_one_scale_is_the_label(levels: list[int]) -> None:
+    frame = pl.DataFrame({"0": ["u", "v"] * 15, "1": [9, 3, 4] * 10, "2": (levels * 30)[:30]})
+    assert guess_label(frame, header=False) == "2"
+    with pytest.raises(ConfigError, match="which column is the label"):
+        guess_label(frame)
