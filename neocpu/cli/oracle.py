@@ -41,8 +41,6 @@ DIM_MULTIPLE = click.option(
     metavar="N",
     help="Rows have a multiple of N columns; 1: odd widths, too, which FBGEMM's kernels refuse.",
 )
-
-
 DRAW = click.option(
     "--draw",
     default=0,

@@ -37,7 +37,6 @@ RULE_HYPER: dict[str, Value] = {
 NARROW = ("fp16", "bf16", "split", "fp8_e4m3", "fp8_e5m2", "int8", "int4")
 MODES = ("l2", "decoupled")
 LENGTHS = ((2, 0, 1), (1, 3, 1), (2, 1, 1))  # by feature, by sample
-RESTING = 4  # row of the first table that no lookup touches
 STILL = 3  # row whose gradient and states are 0
 
 
