@@ -96,8 +96,7 @@ class TestMap:
 
         most = MOST_OF_KERNELS if file.startswith("neocpu/kernels/") else MOST_FILES
         tests = sorted({*near, *named} - LEFT_OUT, key=order)[:most]
-        recorded = {test for folder, test in RECORDED.items() if file.startswith(folder)}
-        return [*tests, *sorted((recorded & {*self._files, *self.all}) - {*tests})]
+        return [*tests, *sorted((held(file) & {*self._files, *self.all}) - {*tests})]
 
     def _common(self, test: str, path: Path) -> tuple[int, int]:
         """How many files a file of tests imports from the folder of a file, and from its wing."""
@@ -128,6 +127,11 @@ class TestMap:
         stems |= {f"tests/{stem}" for stem in stems}  # pytest puts tests/ into sys.path
         places = {place for stem in stems for place in (f"{stem}.py", f"{stem}/__init__.py")}
         return places & self._files
+
+
+def held(file: str) -> set[str]:
+    """Tests, or files of them, that hold the numbers of a file against recorded ones."""
+    return {test for folder, test in RECORDED.items() if file.startswith(folder)}
 
 
 def _named_in(page: str) -> dict[str, list[str]]:

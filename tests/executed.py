@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.belonging import RECORD, ROOT, TestMap
+from tests.belonging import RECORD, ROOT, TestMap, held
 
 FOLDER = "NEOCPU_EXECUTED"  # variable with the folder for what each process saw
 PACKAGE = f"{ROOT}{os.sep}neocpu{os.sep}"
@@ -123,7 +123,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def chosen(seen: Seen, near: Callable[[str], list[str]]) -> dict[str, dict[str, list[str]]]:
     """Tests of each function: those in files `near` its own come first, then what runs little else.
 
-    As many as MOST_SECONDS allow, and any that runs a line which those before it do not.
+    As many as MOST_SECONDS allow, any that runs a line which those before it do not, and those that
+    hold its numbers against recorded ones.
     """
     of_functions: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for test, (_, lines) in seen.items():
@@ -132,6 +133,7 @@ def chosen(seen: Seen, near: Callable[[str], list[str]]) -> dict[str, dict[str, 
     files: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for (file, function), tests in sorted(of_functions.items()):
         close = {*near(file)}
+        always = held(file)
         ranks = {
             test: (test.partition("::")[0] not in close, len(seen[test][1]), test) for test in tests
         }
@@ -140,7 +142,8 @@ def chosen(seen: Seen, near: Callable[[str], list[str]]) -> dict[str, dict[str, 
         ran: set[int] = set()
         for test in sorted(tests, key=ranks.__getitem__):
             seconds = seen[test][0]
-            if seconds <= left or tests[test] - ran:
+            holds = not always.isdisjoint((test, test.partition("::")[0]))
+            if seconds <= left or tests[test] - ran or holds:
                 kept.append(test)
                 left -= seconds
                 ran |= tests[test]

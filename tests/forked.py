@@ -2,20 +2,26 @@
 
 With this plugin pytest collects tests and waits. For each bug, which is in its file already, it
 forks, and the child gives the functions that it has loaded the code of the file and runs tests: so
-a bug costs what these cost. What modules and tests did when they were imported stays as it was.
+a bug costs what these cost. What modules and tests did when they were imported stays as it was; a
+trace of it tells which bugs a new process has to be asked about.
 """
 
 import gc
 import json
+import math
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, TextIO
 
 import pytest
@@ -26,15 +32,35 @@ PIPES = "NEOCPU_FORKED"  # variable: numbers of the pipes for requests and for a
 OPTIMIZED = 1  # flag of functions' code, which that of modules and bodies of classes has not
 AT_ONCE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")  # run where they stand
 
+WAITED = 4  # times a test's seconds: beside other work, few of these are its own
+PASSED = "passed"
+SKIPPED = "skipped"
+
+Key = tuple[str, int]  # of a function in its file: name, line
+AT_IMPORT: set[CodeType] = set()  # what ran before the tests waited
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of tests: the one that failed or did not end, "" where none; whether any ran to
+    its end; whether a new process would see no more.
+    """
+
+    failed: str = ""
+    passed: bool = False
+    whole: bool = False
+
 
 class ForkedTests:
     """Tests of files that wait in a process of pytest."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], files: Sequence[str]) -> None:
+        # outside of the copy, or a pytest that a test starts takes the options of its project
+        self._temporary = tempfile.TemporaryDirectory()
         requests, write = os.pipe()
         read, answers = os.pipe()
         options = ["-n", "0", "-p", "no:cacheprovider", "-p", "tests.forked"]
-        options += ["--continue-on-collection-errors", f"--basetemp={folder / 'forked'}"]
+        options += ["--continue-on-collection-errors", f"--basetemp={self._temporary.name}/tests"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *files],
             cwd=folder,
@@ -48,16 +74,17 @@ class ForkedTests:
         self._requests = os.fdopen(write, "w")
         self._answers = os.fdopen(read)
 
-    def failed(self, file: str, before: bytes, tests: Sequence[str], seconds: float) -> str:
-        """The test that fails, or takes longer, now that a file is not as it was before; "" where
-        none does, or only new processes would see it.
+    def outcome(self, file: str, before: bytes, tests: Sequence[str], seconds: float) -> Outcome:
+        """What becomes of tests now that a file is not as it was before.
+
+        seconds : of a processor, for each test.
         """
         try:
             print(json.dumps([file, before.decode(), [*tests], seconds]), file=self._requests)
             self._requests.flush()
         except BrokenPipeError:
-            return ""
-        return json.loads(self._answers.readline() or '""')
+            return Outcome()
+        return Outcome(**json.loads(self._answers.readline() or "{}"))
 
     def close(self) -> None:
         """End the process."""
@@ -65,41 +92,61 @@ class ForkedTests:
         with suppress(BrokenPipeError):
             self._requests.close()
         self._process.wait()
+        self._temporary.cleanup()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Note which functions are run when modules and tests are imported."""
+    sys.settrace(_note)
+
+
+def _note(frame: FrameType, event: str, value: Any) -> None:
+    AT_IMPORT.add(frame.f_code)
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Answer requests instead of running the tests."""
+    sys.settrace(None)
     requests, answers = map(int, os.environ[PIPES].split())
     with os.fdopen(requests) as lines, os.fdopen(answers, "w") as written:
         for line in lines:
-            print(json.dumps(_failed(session, *json.loads(line))), file=written, flush=True)
+            outcome = _outcome(session, *json.loads(line))
+            print(json.dumps(asdict(outcome)), file=written, flush=True)
     return True
 
 
-def _failed(
+def _outcome(
     session: pytest.Session, file: str, before: str, tests: Sequence[str], seconds: float
-) -> str:
+) -> Outcome:
+    path, codes = changed_codes(file, before)
+    if None in codes:
+        return Outcome()
     items = [item for test in tests for item in session.items if is_of(item.nodeid, test)]
     read, write = os.pipe()
     child = os.fork()
     if not child:
         os.setsid()
         try:
-            session.config.pluginmanager.register(_Watch())
-            if give_code(file, before):
-                _run(items, os.fdopen(write, "w"))
+            give_code(path, codes)
+            _run(session, items, seconds, os.fdopen(write, "w"))
         finally:
             os._exit(0)
     os.close(write)
     told = b""
-    while select.select([read], [], [], seconds)[0] and (news := os.read(read, 1 << 16)):
+    while select.select([read], [], [], WAITED * seconds)[0] and (news := os.read(read, 1 << 16)):
         told += news
     os.close(read)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    lines = told.decode().splitlines()
+    if not lines:
+        return Outcome()
+    if lines[-1] in (PASSED, SKIPPED):
+        at_import = {_key(code) for code in AT_IMPORT if code.co_filename == path}
+        return Outcome(passed=lines[-1] == PASSED, whole=not at_import & codes.keys())
     # a test that was begun, and neither ended nor was followed, took too long or ended the process
-    begun = told.decode().splitlines()
-    return begun[-1] if begun and begun[-1] else ""
+    return Outcome(failed=lines[-1])
 
 
 def is_of(test: str, whole: str) -> bool:
@@ -108,44 +155,58 @@ def is_of(test: str, whole: str) -> bool:
 
 
 class _Watch:
-    """Ends the process after a test that fails."""
+    """Ends the process after a test that fails, and notes whether any passed."""
+
+    passed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             os._exit(1)
+        self.passed |= report.when == "call" and report.passed
 
 
-def _run(items: Sequence[pytest.Item], written: TextIO) -> None:
-    """Write the name of each test that begins, and an empty line after the last one."""
+def _run(
+    session: pytest.Session, items: Sequence[pytest.Item], seconds: float, written: TextIO
+) -> None:
+    """Write the name of each test that begins, and after the last one whether any passed."""
+    watch = _Watch()
+    session.config.pluginmanager.register(watch)
     for item, following in zip(items, [*items[1:], None]):
         print(item.nodeid, file=written, flush=True)
+        most = math.ceil(time.process_time() + seconds)
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-    print(file=written, flush=True)
+    print(PASSED if watch.passed else SKIPPED, file=written, flush=True)
 
 
-def give_code(file: str, before: str) -> bool:
-    """Give functions of a loaded file the code that it has now; False where that is not enough."""
+def changed_codes(file: str, before: str) -> tuple[str, dict[Key | None, CodeType]]:
+    """The path of a loaded file, and the new code of its functions that are not as before; code of
+    None where what is around them is not. None are changed in a file that is not loaded: whoever
+    imports it sees the bug.
+    """
     module = sys.modules.get(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     if module is None:
-        return True  # whoever imports it sees the bug
+        return "", {}
     path = str(module.__file__)
     texts = (before, Path(path).read_text())
     old, new = (compile(text, path, "exec", dont_inherit=True) for text in texts)
-    codes = dict(_changed(old, new))
-    if None in codes:
-        return False
+    return path, dict(_changed(old, new))
+
+
+def give_code(path: str, codes: Mapping[Key | None, CodeType]) -> None:
+    """Give functions of a loaded file other code."""
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == path:
             key = _key(function.__code__)
             function.__code__ = codes.get(key, function.__code__)
-    return True
 
 
-def _key(code: CodeType) -> tuple[str, int]:
+def _key(code: CodeType) -> Key:
     return code.co_qualname, code.co_firstlineno
 
 
-def _changed(old: CodeType, new: CodeType) -> Iterator[tuple[tuple[str, int] | None, CodeType]]:
+def _changed(old: CodeType, new: CodeType) -> Iterator[tuple[Key | None, CodeType]]:
     """New code of functions, by name and line of the old; None where code around them differs."""
     if facts(old) == facts(new):
         return

@@ -28,22 +28,30 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.belonging import ROOT, START_MPI, TestMap
-from tests.forked import ForkedTests, is_of
+from tests.forked import ForkedTests, Outcome, is_of
 from tests.mutations import Mutant, differs, mutants_of
 
 SECONDS = 180.0  # that one test may take; kernels are compiled anew with a bug in one
-FORKED_SECONDS = 60.0  # the same where none has to be
+FORKED_SECONDS = 30.0  # of a processor, where none has to be
 KERNELS = "neocpu/kernels/"  # which are compiled
 TWINS = f"{KERNELS}twins/"
 NO_CODE = "neocpu/kernels/simd/"  # it writes LLVM: what it means is in the kernels
 KILLED = "killed"
 SURVIVED = "survived"
 UNTESTED = "untested"
-NOTHING = ""  # that failed
 
 Run = tuple[Mutant, list[str]]  # and the tests to be run
+
+
+class Verdict(NamedTuple):
+    """What became of a bug; which test killed it, and whether in a fork."""
+
+    word: str
+    by: str = ""
+    forked: bool = False
 
 
 class Copy:
@@ -70,33 +78,32 @@ class Copy:
         files = {test.partition("::")[0] for test in tests}
         self._forked = ForkedTests(self.folder, self._environment, sorted(files))
 
-    def verdict(self, mutant: Mutant, tests: Sequence[str]) -> tuple[str, str]:
-        """What became of a bug, and which test killed it; UNTESTED where none could be run."""
+    def verdict(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
+        """What became of a bug; UNTESTED where no test could be run."""
         path = self.folder / mutant.file
         source = path.read_bytes()
         if not tests or _cannot_run(ast.parse(source)):
-            return UNTESTED, ""
+            return Verdict(UNTESTED)
         path.write_bytes(mutant.applied(source))
-        failed = NOTHING
+        outcome = Outcome()
         if not mutant.file.startswith(KERNELS) or mutant.file.startswith(TWINS):
-            failed = self._forked.failed(mutant.file, source, tests, FORKED_SECONDS)
-        # what was run when it was imported is run again here
-        failed = failed or self._failed(tests)
+            outcome = self._forked.outcome(mutant.file, source, tests, FORKED_SECONDS)
+        forked = bool(outcome.failed) or outcome.whole
+        if not forked:
+            outcome = self._outcome(tests)
         path.write_bytes(source)
-        if failed is None:
-            return UNTESTED, ""
-        return (KILLED, failed) if failed else (SURVIVED, "")
+        if outcome.failed:
+            return Verdict(KILLED, outcome.failed, forked)
+        return Verdict(SURVIVED if outcome.passed else UNTESTED)
 
-    def failing(self, tests: Iterable[str]) -> set[str]:
+    def failing(self, tests: Sequence[str], forked: bool) -> set[str]:
         """Those of some tests that fail without a bug, in forks or in a new process."""
-        # a fork is another world than a new process, and some fail in any
-        failing = {
-            test
-            for test in tests
-            if "::" in test and self._forked.failed("", b"", [test], FORKED_SECONDS)
-        }
-        rest = {*tests} - failing
-        while rest and (failed := self._failed(sorted(rest))):
+        if forked:
+            outcomes = {t: self._forked.outcome("", b"", [t], FORKED_SECONDS) for t in tests}
+            return {test for test, outcome in outcomes.items() if outcome.failed}
+        failing: set[str] = set()
+        rest = {*tests}
+        while rest and (failed := self._outcome(sorted(rest)).failed):
             failing |= {test for test in rest if _is_of(test, failed)} or rest
             rest -= failing
         return failing
@@ -105,10 +112,8 @@ class Copy:
         """End what waits for bugs."""
         self._forked.close()
 
-    def _failed(self, tests: Sequence[str]) -> str | None:
-        """The test that fails or does not end, or its file where it cannot be named; NOTHING where
-        all pass, None where all are skipped.
-        """
+    def _outcome(self, tests: Sequence[str]) -> Outcome:
+        """What becomes of tests in a new process; a file that fails, where no test can be named."""
         options = ["-x", "-v", "-n", "0", "-p", "no:cacheprovider"]
         with subprocess.Popen(
             [sys.executable, "-u", "-m", "pytest", *options, *tests],
@@ -122,11 +127,11 @@ class Copy:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 started = re.findall(r"^(tests/\S+?::.*?) *$", shown, re.MULTILINE)
-                return started[-1] if started else tests[0]
+                return Outcome(started[-1] if started else tests[0])
         if process.returncode in (0, 5):  # 5: no tests
-            return NOTHING if re.search(r"\b\d+ passed", shown) else None
+            return Outcome(passed=bool(re.search(r"\b\d+ passed", shown)), whole=True)
         name = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", shown, re.MULTILINE)
-        return name[1] if name else tests[0]
+        return Outcome(name[1] if name else tests[0])
 
 
 def _is_of(test: str, failed: str) -> bool:
@@ -213,21 +218,24 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(root, Path(folder), [test for _, tests in runs for test in tests])
         while runs:
-            killers: dict[str, list[Run]] = defaultdict(list)
+            killers: dict[tuple[str, bool], list[Run]] = defaultdict(list)
             for number, (mutant, tests) in enumerate(runs, 1):
                 start = time.monotonic()
-                word, by = copy.verdict(mutant, tests)
+                word, by, forked = copy.verdict(mutant, tests)
                 if by:
-                    killers[by].append((mutant, tests))
+                    killers[by, forked].append((mutant, tests))
                 else:
                     verdicts[word].append(mutant)
                 told = f"{time.monotonic() - start:.0f} s {word}{by and f' by {by}'}"
                 print(f"{number}/{len(runs)} {told}: {mutant}", flush=True)
             # once for all bugs: starting pytest takes longer than most tests
-            failing = copy.failing(killers)
+            failing = {
+                forked: copy.failing([by for by, in_fork in killers if in_fork == forked], forked)
+                for forked in (True, False)
+            }
             runs = []
-            for by, killed in killers.items():
-                if by not in failing:
+            for (by, forked), killed in killers.items():
+                if by not in failing[forked]:
                     verdicts[KILLED] += [mutant for mutant, _ in killed]
                     continue
                 for mutant, tests in killed:

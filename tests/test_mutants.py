@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import belonging, executed, mutants
-from tests.forked import ForkedTests
+from tests.forked import ForkedTests, Outcome
 from tests.mutations import Mutant, differs, mutants_of
 
 SILENT = '''"""Numbers below 7 of them."""
@@ -116,31 +116,50 @@ def total(x, most):
 class Toy:
     @staticmethod
     def twice(x): return 2 * x
+def half(x): return x // 2
+HALF = half(6)
+def unseen(x): return x
 """
-OF_LOADED = """from neocpu.core.toy import Toy, total
+OF_LOADED = """import pytest
+from neocpu.core.toy import HALF, Toy, total
 def test_total(): assert total(3, 5) == 5
 def test_twice(): assert Toy.twice(2) == 4
+def test_half(): assert HALF == 3
+def test_no_project_is_around_its_folder(tmp_path):
+    assert not any((folder / "pyproject.toml").exists() for folder in tmp_path.parents)
+def test_skipped(): pytest.skip()
 """
 
 
 def test_bugs_in_functions_that_are_loaded_show_in_forks(tmp_path: Path) -> None:
     file = "neocpu/core/toy.py"
     name = "tests/test_toy.py"
-    for path, text in ((name, OF_LOADED), (file, LOADED), ("neocpu/__init__.py", "")):
+    texts = {name: OF_LOADED, file: LOADED, "neocpu/__init__.py": "", "pyproject.toml": ""}
+    for path, text in texts.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{belonging.ROOT}"}
     waiting = ForkedTests(tmp_path, environment, [name])
-    for old, new, seconds, failed in (
-        ("x", "x", 30.0, ""),
-        ("min", "max", 30.0, f"{name}::test_total"),
-        ("2 * x", "3 * x", 30.0, f"{name}::test_twice"),
-        ("    return", "    while x:\n        pass\n    return", 3.0, f"{name}::test_total"),
-        ("BASE = 2", "BASE = 3", 30.0, ""),  # read when it was imported
-        ("x", "x", 30.0, ""),
+    right = Outcome(passed=True, whole=True)
+    for old, new, seconds, outcome in (
+        ("x", "x", 30.0, right),
+        ("min", "max", 30.0, Outcome(f"{name}::test_total")),
+        ("2 * x", "3 * x", 30.0, Outcome(f"{name}::test_twice")),
+        (
+            "    return",
+            "    while x:\n        pass\n    return",
+            3.0,
+            Outcome(f"{name}::test_total"),
+        ),
+        ("return x\n", "return 5\n", 30.0, right),
+        ("BASE = 2", "BASE = 3", 30.0, Outcome()),  # read when it was imported
+        ("x // 2", "x // 3", 30.0, Outcome(passed=True)),  # run when it was imported
+        ("x", "x", 30.0, right),
     ):
         (tmp_path / file).write_text(LOADED.replace(old, new, 1))
-        assert waiting.failed(file, LOADED.encode(), [name], seconds) == failed, new
+        assert waiting.outcome(file, LOADED.encode(), [name], seconds) == outcome, new
+    skipped = waiting.outcome("", b"", [f"{name}::test_skipped"], 30.0)
+    assert skipped == Outcome(whole=True)
     waiting.close()
 
 

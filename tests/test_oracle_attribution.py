@@ -167,9 +167,12 @@ def test_wrong_rows_say_what_step_they_took(name: str) -> None:
 
 
 PLACES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
+    "first": (lambda c: c == 0, "all in the first column"),
+    "even columns": (lambda c: c % 2 == 0, "all in even columns"),
     "odd columns": (lambda c: c % 2 == 1, "all in odd columns"),
+    "lane 1": (lambda c: c % 4 == 1, "all in columns 4k + 1"),
     "lane 3": (lambda c: c % 4 == 3, "all in columns 4k + 3"),
-    "first half": (lambda c: c < 4, "all in the first half of the columns"),
+    "first half": (lambda c: c < 32, "all in the first half of the columns"),
 }
 
 
@@ -177,7 +180,7 @@ PLACES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
 def test_what_has_no_name_says_where_it_is(name: str) -> None:
     mask, words = PLACES[name]
     case = CASES["lookup-unsorted-shared"]
-    width = 8
+    width = 64
     rows = case.inputs["rows"]
     inputs = {**case.inputs, "dims": np.full(rows.size, width)}
     inputs["weights"] = np.linspace(1, 2, int(rows.sum()) * width, dtype=F)

@@ -102,7 +102,7 @@ def heat_map(
         x = left + column * cell
         yield svg.box(x, top + row * cell, cell + 0.05, cell + 0.05, scale.shade(size), tip)
     yield "</g>"
-    if kind == "rank" and 1 < per_node < count:
+    if kind == "rank" and per_node > 1:
         for edge in range(per_node, count, per_node):
             at = edge * cell
             yield svg.line(left + at, top, left + at, top + HEAT_SIZE, "#ffffff")
