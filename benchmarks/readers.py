@@ -3,6 +3,8 @@
     python -m benchmarks.readers              samples a second of readers, and of other programs
     python -m benchmarks.readers --stream 120     seconds of a stream of Criteo's form, from a pipe
                                                   through 2 readers into 2 trainers
+    python -m benchmarks.readers --carriers       what TCP costs between processes of one host, and
+                                                  what pages of memory that they share would
 
 Rows are drawn in Criteo's form: 13 integers, 26 hexadecimal categories, a tenth of the fields
 empty. Each program makes the same of them: labels, log1p of the integers as fp32, and the row of
@@ -14,7 +16,9 @@ time, of all threads and processes together, which other work on the machine har
 import argparse
 import itertools
 import json
+import mmap
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +34,7 @@ from neocpu.ingest.dataset.convert import schema_of
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.raw import RawLog, index_of
 from neocpu.ingest.loader import BatchShare, Loader, Reading
+from neocpu.ingest.readers.frames import receive, send
 from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import mpiexec_command
@@ -222,6 +227,75 @@ def compare(rows: int, seconds: float) -> None:
             print(f"{name:30} {text}", flush=True)
 
 
+# ---- from reader to trainer ----
+
+
+def by_tcp(frames: int, size: int) -> tuple[float, float]:
+    """Seconds of CPU that a process takes to send so many frames, and another to receive them."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    receiver = socket.create_connection(listener.getsockname())
+    sender, _ = listener.accept()
+    payload = np.zeros(size // 4, np.float32)
+
+    def send_all() -> None:
+        for _ in range(frames):
+            send(sender, {}, [payload])
+
+    def receive_all() -> None:
+        for _ in range(frames):
+            frame = receive(receiver)
+            assert frame is not None
+            frame.arrays[0].sum()
+
+    return _seconds_of_two(send_all, receive_all)
+
+
+def by_shared_pages(frames: int, size: int) -> tuple[float, float]:
+    """The same, where a frame is a file of memory of its own, whose descriptor is handed over."""
+    sender, receiver = socket.socketpair(socket.AF_UNIX)
+    payload = np.zeros(size // 4, np.float32)
+
+    def send_all() -> None:
+        for _ in range(frames):
+            descriptor = os.memfd_create("frame")
+            os.writev(descriptor, [payload.data])
+            socket.send_fds(sender, [b" "], [descriptor])
+            os.close(descriptor)
+
+    def receive_all() -> None:
+        for _ in range(frames):
+            _, (descriptor,), _, _ = socket.recv_fds(receiver, 1, 1)
+            with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as pages:
+                os.close(descriptor)
+                array = np.frombuffer(pages, np.float32)
+                array.sum()
+                del array
+
+    return _seconds_of_two(send_all, receive_all)
+
+
+def _seconds_of_two(here: Callable[[], None], there: Callable[[], None]) -> tuple[float, float]:
+    """CPU seconds of this process and of a child that does the other half meanwhile."""
+    child = os.fork()
+    if not child:
+        there()
+        os._exit(0)
+    started = time.process_time()
+    here()
+    own = time.process_time() - started
+    usage = os.wait4(child, 0)[2]
+    return own, usage.ru_utime + usage.ru_stime
+
+
+def carriers() -> None:
+    """Print milliseconds of CPU for each MiB, of both processes, in turns."""
+    total = 256 << 20
+    for size in (256 << 10, 4 << 20, 16 << 20):
+        for name, carry in (("TCP", by_tcp), ("shared pages", by_shared_pages)) * 2:
+            sent, received = (1000 * t / (total >> 20) for t in carry(total // size, size))
+            print(f"{size >> 10:6} KiB, {name:12} {sent:.2f} to send, {received:.2f} to receive")
+
+
 # ---- a long stream ----
 
 
@@ -301,8 +375,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_200_000)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each other program, at most")
     parser.add_argument("--stream", type=float, default=0.0)
+    parser.add_argument("--carriers", action="store_true")
     arguments = parser.parse_args()
-    if arguments.stream:
+    if arguments.carriers:
+        carriers()
+    elif arguments.stream:
         stream(arguments.stream, 2, 2)
     else:
         compare(arguments.rows, arguments.seconds)

@@ -130,13 +130,17 @@ class Life:
         self.process = process
         self.hosts = hosts
         self.parity = parity
-        self.begun = time.monotonic()
+        self._begun = time.monotonic()
         self._mark = f"{MARK}={mark}".encode()
         self.cut_off = False  # its launcher was killed, and can say nothing
 
     def running(self) -> bool:
         """Whether it has not ended."""
         return self.process.poll() is None
+
+    def seconds(self) -> float:
+        """How long ago it began."""
+        return time.monotonic() - self._begun
 
     def wait(self, seconds: float) -> None:
         """Wait for its end, so long at most."""

@@ -43,11 +43,12 @@ def digests(ranks: int, per_node: int, options: Config) -> set[str]:
         (),
         ("model.tower.joint_vectors=2", "model.tower.feature_vectors=0"),
         ("model.towers={}",),  # the data flow alone
+        ("model.towers={}", 'model.wide=["u0"]', "tables.u0.dim=1", "tables.u0.pooling=sum"),
         ("wires.forward=fp16", "wires.backward=bf16", "wires.dense=bf16"),
         ("training.pipeline=input",),
         ("training.pipeline=full",),
     ],
-    ids=["both", "joint", "none", "wires", "input", "full"],
+    ids=["both", "joint", "none", "wide", "wires", "input", "full"],
 )
 def test_one_digest_at_home_and_on_nodes(sets: Sequence[str]) -> None:
     expected = digests(1, 1, settings(*sets, "training.pipeline=off"))

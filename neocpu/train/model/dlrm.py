@@ -47,9 +47,7 @@ class Dlrm:
 
     def __init__(self, layout: ModelLayout, seed: int = 0, apart: bool = False) -> None:
         self.layout = layout
-        vector_columns = layout.first_column + sum(layout.vector_widths)
-        # towers that run elsewhere send their vectors; the pooled vectors they take never come here
-        self.columns = vector_columns if apart else layout.columns
+        self.columns = layout.columns
         self.first_column = layout.first_column
         self.flat: F32 = np.empty(layout.parameters, np.float32)
         self.parameters = layout.views(self.flat)
@@ -63,6 +61,8 @@ class Dlrm:
         self.interaction = Chain(layout.chain(), self.parameters, self._between_layers)
         self.shared = self.flat.size
         if layout.towers and apart:
+            # they send their vectors; the pooled vectors that they take never come here
+            self.columns = layout.first_column + sum(layout.vector_widths)
             # they end the flat array, and only the nodes that run them train them
             self.shared = layout.tower_slices[0].start
         self.composition = self._compositions()
