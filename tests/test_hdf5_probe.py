@@ -18,9 +18,13 @@ def test_a_loop_without_end_is_one_sentence(
 ) -> None:
     loop = tmp_path / "loop.py"
     text = Path(walk.__file__).read_text()
-    loop.write_text(
-        text.replace("            walk(file, size)\n", "            while True: pass\n")
-    )
+    for old, new in (
+        ("            walk(file, size)\n", "            while True: pass\n"),
+        (f"\nSECONDS = {walk.SECONDS}\n", "\nSECONDS = 1\n"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    loop.write_text(text)
     monkeypatch.setattr(walk, "__file__", str(loop))
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = 1

@@ -69,7 +69,7 @@ def test_hosts_end_though_a_process_there_has_lost_its_parent() -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=pytest.mark.long(name, DAYS)) for name in FAMILIES]
+    "family", [pytest.param(name, marks=pytest.mark.long(name, period=DAYS)) for name in FAMILIES]
 )
 def test_families_have_their_digests(family: str, three: Room, tmp_path: Path) -> None:
     write_data(tmp_path)

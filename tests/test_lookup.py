@@ -16,6 +16,7 @@ from neocpu.kernels.twins.rows import lookup as twins
 from neocpu.peers import arrays as operators
 from neocpu.tables.embedding.bounds import bounds_check
 from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
+from tests.workers import covered
 
 NONE = np.empty(0, np.float32)
 SMALL = {"fp16": "<u2", "bf16": "<u2", "fp8_e4m3": "u1", "fp8_e5m2": "u1"}
@@ -134,7 +135,7 @@ def test_pooled_rows(form: str, seed: int, fill: str, weighted: bool, mean: bool
         assert (pooled.view(np.int32)[np.isnan(pooled)] == 0x7FC00000).all()
 
 
-@pytest.mark.parametrize("form", COMPILED[:2])
+@pytest.mark.parametrize("form", covered(COMPILED, always=("fp32",)))
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), weighted=st.booleans())
 def test_gathered_rows(form: str, seed: int, fill: str, weighted: bool) -> None:
     with np.errstate(all="ignore"):
@@ -149,7 +150,7 @@ def test_gathered_rows(form: str, seed: int, fill: str, weighted: bool) -> None:
         assert (gathered.view(np.int32)[np.isnan(gathered)] == 0x7FC00000).all()
 
 
-@pytest.mark.parametrize("form", COMPILED[:2])
+@pytest.mark.parametrize("form", covered(COMPILED, always=("fp32",)))
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), mean=st.booleans())
 def test_weight_gradients(form: str, seed: int, fill: str, mean: bool) -> None:
     with np.errstate(all="ignore"):

@@ -19,6 +19,7 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.cases import FILLS, assert_same, floats
 
 HALVES = np.empty(0, np.uint16)
+ROWWISE = "exact_rowwise_adagrad"
 LAMB = "partial_rowwise_lamb"
 
 
@@ -55,12 +56,10 @@ def assert_same_arrays(answers, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),  # one rule per width of codes: each compiles for seconds
+    ("name", "form"),  # each rule compiles for seconds for each width of codes
     [
-        (LAMB, "fp16"),
-        (LAMB, "bf16"),
-        ("exact_rowwise_adagrad", "fp8_e4m3"),
-        ("exact_rowwise_adagrad", "fp8_e5m2"),
+        *((ROWWISE, form) for form in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2")),
+        *(pytest.param(LAMB, form, marks=pytest.mark.long(LAMB)) for form in ("fp16", "bf16")),
     ],
 )
 @given(

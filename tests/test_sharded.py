@@ -36,6 +36,7 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, bags
+from tests.workers import covered
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 
@@ -70,25 +71,21 @@ def test_every_optimizer(optimizer: str, plan: str) -> None:
     expect(Case(plan=plan, optimizer=optimizer, steps=3), 3)
 
 
+# of several phases, and of several row states
+RULES = {
+    "partial_rowwise_lamb": {
+        "weight_decay_mode": "decoupled",
+        "max_norm": 0.5,
+        "max_gradient": 1e-3,
+    },
+    "exact_rowwise_adagrad_with_counter": {"weight_decay_mode": "l2"},
+}
+
+
+@pytest.mark.parametrize("optimizer", covered(RULES, always=("partial_rowwise_lamb",)))
 @pytest.mark.parametrize("plan", ["column_wise", "grid_shard", "mixed"])
-def test_rules_of_several_phases_and_row_states(plan: str) -> None:
-    lamb = Case(
-        plan=plan,
-        optimizer="partial_rowwise_lamb",
-        steps=3,
-        weight_decay_mode="decoupled",
-        max_norm=0.5,
-    )
-    expect(replace(lamb, max_gradient=1e-3), 3)
-    expect(
-        Case(
-            plan=plan,
-            optimizer="exact_rowwise_adagrad_with_counter",
-            steps=3,
-            weight_decay_mode="l2",
-        ),
-        3,
-    )
+def test_rules_of_several_phases_and_row_states(plan: str, optimizer: str) -> None:
+    expect(Case(plan=plan, optimizer=optimizer, steps=3, **RULES[optimizer]), 3)
 
 
 @pytest.mark.parametrize("route", sorted(ROUTES))
@@ -158,7 +155,7 @@ def test_repeated_bags_are_looked_up_once(groups: tuple[tuple[str, ...], ...]) -
             expect(replace(case, plan=plan), ranks)
     expect(replace(case, plan="table_wise"), 1)
     two_level = replace(case, plan="mixed", route="two_level", unique_rows="auto")
-    expect(replace(two_level, optimizer="partial_rowwise_lamb"), 3)
+    expect(replace(two_level, optimizer="partial_rowwise_lamb", max_norm=0.5), 3)
     for batch in (0, 1):
         expect(replace(case, plan="mixed", batch=batch), 3)
 

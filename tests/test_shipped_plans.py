@@ -14,7 +14,7 @@ DAYS = 25
 @pytest.mark.parametrize(
     ("model", "machine"),
     [
-        pytest.param(model, machine, marks=pytest.mark.long(f"{model} on {machine}", DAYS))
+        pytest.param(model, machine, marks=pytest.mark.long(period=DAYS))
         for model in presets.names(presets.MODELS)
         for machine in presets.names(presets.MACHINES)
     ],

@@ -26,6 +26,6 @@ def test_ends_are_judged(ending: tuple[int, str, int, bool, bool], seen: str) ->
     assert soak.complaint(*ending) == seen
 
 
-@pytest.mark.long("soak", 4)
+@pytest.mark.long("soak", period=4)
 def test_two_minutes_of_faults() -> None:
     assert soak.main(["--hours", "0.03", "--ranks", "3", "--steps", "30", "--seed", today()]) == 0

@@ -211,7 +211,7 @@ def test_elementwise_update(name, mode, size):
     assert_same_rows(answer, expected)
 
 
-@pytest.mark.parametrize("name", ["exact_sgd", "lars_sgd", "lamb"])
+@pytest.mark.parametrize("name", covered(("exact_sgd", "lars_sgd", "lamb"), CORE_RULES))
 @given(
     seed=st.integers(0, 2**32),
     fill=st.sampled_from(FILLS),

@@ -16,6 +16,7 @@ otherwise.
 
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,34 +108,60 @@ LONG = dict.fromkeys(
 ) | dict.fromkeys(
     (
         "balance",
+        "bench::test_the_columns_of_a_log_have_their_roles",
         "calibrate::test_a_quick_calibration_writes_a_machine_whose_rates_are_positive",
         "checkpoint_chain::test_runs_with_changes_have_the_digests_of_runs_without",
         "checkpoint_damage::test_every_flipped_bit_is_found",
         "checkpoint_damage::test_what_no_run_writes_is_refused_with_a_word",
+        "checkpoint_quantized::test_rows_are_within_half_a_step_and_the_last_file_is_exact",
         "course::test_a_mistake_that_students_make_is_told",
         "course::test_a_slip_is_named_and_no_other",
+        "dnas::test_a_search_rolls_back",
+        "dnas::test_the_pick_is_among_the_best_of_all_models",
         "estimator::test_samples_have_weights",
         "export_onnx::test_other_models",
         "formats::test_training_equals_plain_arrays",
+        "full_ranks::test_what_fits_by_rows_fits_and_costs_no_more",
         "hosts::test_links_carry_the_bytes_that_a_run_counts",
         "interactions::test_one_digest_on_any_ranks_pipeline_and_kernels",
+        "keeping::test_what_the_folder_has_lost_comes_from_the_mirror",
+        "kernel_cache::test_another_installation_finds_every_kernel",
+        "kernel_cache::test_damaged_files_are_compiled_again",
+        "kind_conformance::test_gradients_are_those_of_finite_differences",
+        "learned::test_a_planner_is_never_worse_than_the_search_or_its_own_plan",
         "narrow_homes::test_checkpoints_of_changes_hold_what_whole_ones_hold",
+        "oracle_attribution::test_wrong_rows_say_what_step_they_took",
+        "oracle_drawn::test_draws_have_all_options_and_repeat",
         "oracle_evidence::test_mutations_are_named_or_met_with_silence",
+        "oracle_flat::test_both_forms_hold_the_same_suite",
+        "oracle_flat::test_cmake_builds_the_example_and_ctest_runs_it",
+        "oracle_flat::test_the_workflow_fails_a_wrong_kernel_and_keeps_the_report",
+        "oracle_holes::test_the_bug_fails_and_a_right_answer_passes",
+        "oracle_matrix::test_each_hyper_parameter_in_fp16_fails",
         "oracle_mutants::test_right_variants_pass",
+        "oracle_reports::test_reports_on_wrong_kernels",
+        "oracle_semantics::test_every_switch_shows_in_some_case",
+        "oracle_stochastic::test_wrong_kinds_are_caught_and_named_from_one_answer",
         "page_commands::test_the_commands_of_a_page_run_as_they_stand",
+        "parity::test_a_newer_checkpoint_is_what_a_run_goes_on_from",
         "parity::test_a_run_goes_on_whoever_is_killed_whenever",
+        "parity::test_files_take_the_room_that_was_asked_for_beforehand",
         "parity::test_two_lost_ranks_of_a_group_mean_the_checkpoint",
         "parity::test_what_others_left_is_not_taken",
         "parity_kills",
         "pipeline::test_all_kinds_reach_one_digest",
         "plain::test_a_run_ends_with_the_same_digest",
+        "plain::test_lookups",
+        "plain::test_updates",
         "preflight::test_no_checkpoint_is_larger_than_foretold",
         "preflight::test_the_estimate_of_a_small_run_is_what_it_takes",
         "promise::test_one_digest_with_plain_kernels",
         "readers::test_a_followed_folder_has_the_digest_of_its_files",
         "readers::test_the_split_of_a_slow_reader_is_read_by_another_too",
         "recipes::test_an_optimizer_trains",
+        "recorded::test_plans_for_machines",
         "resume::test_a_killed_run_goes_on_elsewhere_to_the_same_digest",
+        "resume::test_resume_without_a_checkpoint_starts_anew_and_says_so",
         "search::test_the_solver_agrees",
         "slurm",
         "soundness::test_a_run_that_diverges_rolls_back_until_its_rates_serve",
@@ -142,6 +169,8 @@ LONG = dict.fromkeys(
         "tiers::test_rows_come_back_as_they_went",
         "training::test_optimizers_with_more_state_resume_on_any_ranks",
         "use_page",
+        "warmup::test_a_kernel_that_was_deleted_is_missed",
+        "warmup::test_an_edit_without_effect_costs_a_walk_that_compiles_nothing",
     ),
     4,
 )
@@ -190,10 +219,22 @@ def today() -> str:
     return str(datetime.now(UTC).toordinal())
 
 
-def is_drawn(name: str, period: int = PERIOD) -> bool:
-    """Is a case of a long cover run? On one day of `period`, where a sample is run; else always."""
+def dealt(names: Iterable[str], period: int = PERIOD) -> set[str]:
+    """Of the cases of a long cover those that are run: each on one day of `period`, and on each day
+    as many as on the others; all of them where no sample is run.
+    """
     day = os.environ.get(SAMPLED_DAY, "")
-    return not day or (zlib.crc32(name.encode()) + int(day)) % period == 0
+    order = sorted(set(names), key=lambda name: (zlib.crc32(name.encode()), name))
+    if not day or not order:
+        return set(order)
+    # covers of few cases begin on days of their own
+    turn = zlib.crc32(order[0].encode()) + int(day)
+    return set(order[-turn % period :: period])
+
+
+def is_drawn(name: str, period: int = PERIOD) -> bool:
+    """Is a case of a long cover run that shares its day with nothing but its name?"""
+    return name in dealt([name], period)
 
 
 def covered(values: Iterable[str], always: Collection[str]) -> list[Any]:
@@ -207,10 +248,22 @@ def covered(values: Iterable[str], always: Collection[str]) -> list[Any]:
     ]
 
 
-def is_left_out(item: pytest.Item) -> bool:
-    """Is a test a case of a long cover that the day does not draw?"""
-    marker = item.get_closest_marker("long")
-    return marker is not None and not is_drawn(*marker.args or (item.nodeid,))
+def left_out(items: list[pytest.Item]) -> set[str]:
+    """Node ids of the cases of long covers that the day leaves out: those with a name by their
+    name, the others of a file in equal numbers each day.
+    """
+    left = set()
+    covers = defaultdict(set)
+    for item in items:
+        if marker := item.get_closest_marker("long"):
+            period = marker.kwargs.get("period", PERIOD)
+            if not marker.args:
+                covers[name_of(item.nodeid)[0], period].add(item.nodeid)
+            elif not is_drawn(*marker.args, period):
+                left.add(item.nodeid)
+    for (_, period), cases in covers.items():
+        left |= cases - dealt(cases, period)
+    return left
 
 
 def mark(items: list[pytest.Item]) -> None:
@@ -220,7 +273,7 @@ def mark(items: list[pytest.Item]) -> None:
         if file in QUICK:
             item.add_marker(pytest.mark.quick)
         if period := LONG.get(f"{file}::{test}", LONG.get(file)):
-            item.add_marker(pytest.mark.long(item.nodeid, period))
+            item.add_marker(pytest.mark.long(period=period))
 
 
 def arrange(items: list[pytest.Item]) -> None:
