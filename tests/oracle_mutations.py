@@ -564,7 +564,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "mean not divided": ("mean_not_divided",),
     "mean x weights": ("weighted_mean_not_divided", "weighted_mean_backward_not_divided"),
     "mean by kept": ("mean_counts_kept",),
-    "mean by length + 1": (),
+    "mean by length + 1": ("sum_scaled",),
     "mean squared": ("mean_divided_twice",),
     "mean by sum of weights": ("weighted_mean_by_plain_weights", "weighted_mean_by_weights"),
     "mean not divided in long bags": ("mean_not_divided",),

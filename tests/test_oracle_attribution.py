@@ -54,11 +54,46 @@ def with_bags(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Case], Ar
     return kernel
 
 
-def next_weight(case: Case) -> Arrays:
-    weights = np.roll(case.inputs["per_sample_weights"], -1)
-    return OPERATORS["lookup"].run(
-        {**case.inputs, "per_sample_weights": weights}, case.options, "reference"
-    )
+def with_weights(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Case], Arrays]:
+    """Lookups with other weights: change(all weights)."""
+
+    def kernel(case: Case) -> Arrays:
+        weights = change(case.inputs["per_sample_weights"].copy())
+        inputs = {**case.inputs, "per_sample_weights": weights}
+        return OPERATORS["lookup"].run(inputs, case.options, "reference")
+
+    return kernel
+
+
+def in_tf32(x: np.ndarray) -> np.ndarray:
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(F)
+
+
+def second_of_bags_unweighted(case: Case) -> Arrays:
+    def change(weights: np.ndarray) -> np.ndarray:
+        offsets = case.inputs["offsets"]
+        weights[offsets[:-1][np.diff(offsets) > 1] + 1] = 1
+        return weights
+
+    return with_weights(change)(case)
+
+
+def bags_late(case: Case) -> Arrays:
+    """Every bag of a feature begins and ends one lookup late."""
+    inputs = dict(case.inputs)
+    features = inputs["feature_table"].size
+    begins = inputs["offsets"][:: (inputs["offsets"].size - 1) // features]
+    places = np.concatenate([np.roll(np.arange(*ends), -1) for ends in pairwise(begins)])
+    for name in ("indices", "per_sample_weights"):
+        if name in inputs:
+            inputs[name] = inputs[name][places]
+    return OPERATORS["lookup"].run(inputs, case.options, "reference")
+
+
+def lanes_swapped(case: Case) -> Arrays:
+    out = right(case)["out"]
+    return {"out": out.reshape(-1, 2)[:, ::-1].reshape(out.shape)}
 
 
 def row_after(case: Case) -> Arrays:
@@ -87,8 +122,24 @@ HINTS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
     "one block": (LOOKUPS, with_bags(lambda bag: bag[:4]), "only the first 4 lookups count"),
     "next weight": (
         ("lookup-weighted",),
-        next_weight,
+        with_weights(lambda weights: np.roll(weights, -1)),
         "every lookup takes the weight of the next lookup",
+    ),
+    "second weight ignored": (
+        ("lookup-weighted",),
+        second_of_bags_unweighted,
+        "lookup 1 (from 0) takes no weight",
+    ),
+    "weights in TF32": (
+        ("lookup-weighted",),
+        with_weights(in_tf32),
+        "weights are rounded to TF32",
+    ),
+    "bags late": (LOOKUPS, bags_late, "every lookup takes what the next lookup should add"),
+    "lanes swapped": (
+        ("lookup-variable-batch",),
+        lanes_swapped,
+        "columns stand in another order: swapped in pairs",
     ),
     "row after": (LOOKUPS, row_after, "every lookup takes the row after its own"),
 }
@@ -139,6 +190,34 @@ def stepped_twice(case: Case) -> Arrays:
     return OPERATORS["backward"].run(inputs, case.options, "reference")
 
 
+def gradient_of_next(case: Case) -> Arrays:
+    """Each touched row takes the merged gradient of the next one of its table."""
+    touched = OPERATORS["unique_gradient"].run(case.inputs, {}, "reference")
+    first = np.append(0, np.cumsum(case.inputs["rows"]))
+    table = np.searchsorted(first, touched["rows"], side="right") - 1
+    # A feature for each table, a sample for each row, and in it a lookup of one row.
+    values = np.split(touched["values"], np.cumsum(case.inputs["dims"][table])[:-1])
+    samples = int(np.bincount(table).max())
+    features = case.inputs["rows"].size
+    dims = case.inputs["dims"]
+    columns = np.append(0, np.cumsum(dims))
+    gradient = np.zeros((samples, int(columns[-1])), F)
+    lengths = np.zeros((features, samples), np.int64)
+    for t in range(features):
+        members = np.flatnonzero(table == t)
+        lengths[t, : members.size] = 1
+        for sample, member in enumerate(np.roll(members, -1)):
+            gradient[sample, columns[t] : columns[t + 1]] = values[member]
+    inputs = {
+        **case.inputs,
+        "indices": touched["rows"] - first[table],
+        "offsets": np.append(0, np.cumsum(lengths)),
+        "feature_table": np.arange(features),
+        "grad_output": gradient,
+    }
+    return OPERATORS["backward"].run(inputs, case.options, "reference")
+
+
 STEPS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
     "in parts": (UPDATES, stepped_in_parts, "a row is stepped in two parts"),
     "states of the next row": (
@@ -151,6 +230,7 @@ STEPS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
         stepped_twice,
         "rows take their step twice",
     ),
+    "gradient of the next row": (UPDATES, gradient_of_next, "the sum is the next touched row's"),
     "rows not written": (
         UPDATES,
         lambda case: {**right(case), "weights": case.inputs["weights"]},
@@ -192,16 +272,13 @@ def test_what_has_no_name_says_where_it_is(name: str) -> None:
 
 
 def test_sizes_of_errors_say_of_which_format_they_are() -> None:
-    case = CASES["lookup-weighted"]
-    weights = case.inputs["per_sample_weights"]
-    bits = np.ascontiguousarray(weights).view(np.uint32)
-    narrow = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(F)
-    out = OPERATORS["lookup"].run(
-        {**case.inputs, "per_sample_weights": narrow}, case.options, "reference"
-    )
-    assert "have the size of roundings to TF32 or fp16" in str(
-        oracle.check("lookup", case.inputs, out, case.options)
-    )
+    (case,) = (c for c in all_cases(["trajectory"]) if c.name == "trajectory-adam")
+    inputs = {
+        name: in_tf32(array) if array.dtype == F else array for name, array in case.inputs.items()
+    }
+    out = OPERATORS[case.op].run(inputs, case.options, "reference")
+    report = oracle.check(case.op, case.inputs, out, case.options, budget=1e-9)
+    assert "have the size of roundings to TF32 or fp16" in str(report)
 
 
 def test_zeros_for_subnormal_sums_are_no_output_that_nobody_wrote() -> None:

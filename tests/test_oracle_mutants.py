@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.oracle_mutants.__main__ import right_failures
-from benchmarks.oracle_mutants.judge import Told, grade
+from benchmarks.oracle_mutants.judge import Told, grade, is_first_hint_right
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.mutants import MUTANTS
 from benchmarks.oracle_mutants.questions import Question, read_questions
@@ -87,6 +87,19 @@ def test_grades_of_headlines() -> None:
     assert grade((right,), 4, unnamed) == grade((pattern,), 4, named) == "strong and wrong"
     assert grade((facet,), 3, named) == grade((), 3, named) == "weak or silent"
     assert grade((right,), 7, named) == "weak or silent"  # it explains less than half
+
+
+def test_first_hints_are_right_by_name_or_by_what_they_say() -> None:
+    named = MUTANTS["mean_divided_twice"]
+    placed = MUTANTS["odd_samples_not_written"]
+    right = Told(("mean_divided_twice",), "mistake", True, 3)
+    pattern = Told(("rounding",), "pattern", True, 3)
+    place = Told(("3 of 9 elements are wrong; only odd rows of a table",), "place", True, 0)
+    assert is_first_hint_right((right, place), 4, named)
+    assert not is_first_hint_right((pattern, right), 4, named)
+    assert is_first_hint_right((place,), 4, placed)
+    assert not is_first_hint_right((pattern, place), 4, placed)
+    assert not is_first_hint_right((place,), 4, named)
 
 
 def test_mutants_are_many_and_of_known_operators() -> None:

@@ -16,7 +16,9 @@ reads the suite with h5py. It measures three things:
   an off-by-one, a lost duplicate, a missing term. A mutant is caught where a case fails.
 * **Names.** The first explanation of each caught mutant is *strong and right*, *strong and wrong*,
   or *weak or silent*. A mutant states its true names; where docs/semantics.md has none, silence, or
-  a pattern that says where the bug shows, is right.
+  a pattern that says where the bug shows, is right. A *first hint* is right if this headline is, or,
+  for a bug without a name, if what stands below the headlines has the mutant's own words. Those of
+  `--only idioms` were written before anybody saw what is said of them.
 
 All cases of the operators that a mutant could touch are answered, as in a user's check, since
 passed ones are evidence, too; `--names N` looks for explanations of N mutants only, spread evenly,
@@ -29,7 +31,7 @@ A mutant without any failed case is missed; the report says whether any case had
 Some need rows that real kernels refuse, `--dim-multiple 1`: tails of fewer than four columns, means
 over columns padded to four, spare bits of int4 and int2 rows. Mutants and variants do not know
 cases by name, so the suite may grow; an operator that the kernel does not have is left out
-(kv_trajectory and nvfp4_quantize among them).
+(kv_trajectory, row_cache, alltoall and nvfp4_quantize among them).
 
     questions.py                      cases of a suite, by h5py
     formats.py, codecs.py             numbers as bytes: small floats, row-scaled rows
@@ -44,5 +46,6 @@ cases by name, so the suite may grow; an operator that the kernel does not have 
     trial.py, judge.py, summary.py    one mutant's trial; what a report says about it; the outcome
 
 To add a bug: `bend("its_name", "operators", "true names", method=replacement)` in a module of
-mutants/. To add an operator: a method `op_NAME` that answers a Question.
+mutants/, with `says="words"` where it has no name. To add an operator: a method `op_NAME` that
+answers a Question.
 """

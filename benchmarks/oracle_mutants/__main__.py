@@ -65,7 +65,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("benchmarks.oracle_mutants", description=__doc__)
     parser.add_argument("--suite", type=Path, help="take this suite; else one is exported")
     parser.add_argument("--limit", type=int, help="try at most so many mutants, spread evenly")
-    parser.add_argument("--only", default="*", help="only mutants of that name, e.g. '*mean*'")
+    parser.add_argument("--only", default="*", help="only such names or modules: '*mean*', blocks")
     parser.add_argument("--seed", type=int, default=0, help="of the suite and of what is drawn")
     parser.add_argument("--dim-multiple", type=int, default=4, help="of the suite's columns")
     parser.add_argument("--names", type=int, help="name at most so many, spread evenly; else all")
@@ -168,7 +168,11 @@ def main(arguments: list[str]) -> int:
     if options.right_seeds:
         seeds = range(options.seed, options.seed + options.right_seeds)
         judged, failures = right_failures(questions, suite, seeds)
-    names = [name for name in MUTANTS if fnmatch.fnmatch(name, options.only)]
+    names = [
+        name
+        for name, mutant in MUTANTS.items()
+        if fnmatch.fnmatch(name, options.only) or mutant.module == options.only
+    ]
     names = spread(names, options.limit)
     right = answers_of(Kernel(options.seed), questions)
     campaign = Campaign(questions, suite, right, options.seed, options.budget)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from benchmarks.oracle_mutants.registry import Mutant
 
 HALF = 0.5  # of the failed cases, that a headline has to explain
+BELOW = ("facet", "place")  # kinds of what stands below the headlines
 ROUNDING_PATTERNS = {"rounding", "rounding_mode", "rounded_to_bf16", "rounded_to_fp16"}
 
 
@@ -15,7 +16,9 @@ class Told(NamedTuple):
     """One explanation of a report."""
 
     names: tuple[str, ...]  # of switches, a pattern or a peer; of a facet its words
-    kind: str  # mistake, quirk, pattern, mirror, or facet: what failed cases have in common
+    # mistake, quirk, pattern or mirror; facet: what failed cases have in common; place: where they
+    # are wrong
+    kind: str
     strong: bool  # the report tells it; weak ones stand in its JSON only
     cases: int  # failed ones that it explains
     where: str = ""  # the option to which it is confined
@@ -29,7 +32,7 @@ class Told(NamedTuple):
 
 
 def told(report: Any) -> tuple[Told, ...]:
-    """All explanations of a report, strong ones first, and what failed cases have in common."""
+    """All explanations of a report, strong ones first; what failed cases share, and where."""
     explanations = [
         Told(
             finding.diagnosis.names,
@@ -42,13 +45,14 @@ def told(report: Any) -> tuple[Told, ...]:
         for finding in report.findings
     ]
     facets = [Told((s.about,), "facet", True, s.failed) for _, s in report.common]
-    return (*explanations, *facets)
+    places = [Told((about,), "place", True, 0) for _, about in report.places]
+    return (*explanations, *facets, *places)
 
 
 def headline(explanations: tuple[Told, ...], failed: int) -> Told | None:
     """The name that a reader meets first; None where none explains half of the failed cases."""
     for explanation in explanations:
-        if explanation.strong and explanation.kind != "facet":
+        if explanation.strong and explanation.kind not in BELOW:
             return explanation if explanation.cases >= HALF * failed else None
     return None
 
@@ -73,3 +77,12 @@ def grade(explanations: tuple[Told, ...], failed: int, mutant: Mutant) -> str:
     if set(top.names) & ROUNDING_PATTERNS and not mutant.is_rounding:
         return "strong and wrong"
     return "weak or silent" if mutant.true_names else "strong and right"
+
+
+def is_first_hint_right(explanations: tuple[Told, ...], failed: int, mutant: Mutant) -> bool:
+    """Does what a reader meets first name the bug, or say where it is if it has no name?"""
+    top = headline(explanations, failed)
+    if mutant.true_names and top is not None:
+        return grade(explanations, failed, mutant) == "strong and right"
+    hints = [top] if top else [told for told in explanations if told.kind in BELOW]
+    return bool(mutant.says) and any(mutant.says in hint.title for hint in hints)

@@ -1,6 +1,7 @@
 """Which bugs are there? One record for each, and the kernel that has it."""
 
 import fnmatch
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ class Mutant(NamedTuple):
     operators: tuple[str, ...]  # that it could touch
     true_names: tuple[str, ...]  # names that are right; none: no name is
     kernel: type[Kernel]
+    says: str = ""  # words of a right hint about a bug without a name
+    module: str = ""  # of mutants/, that has it
 
     @property
     def is_rounding(self) -> bool:
@@ -49,12 +52,19 @@ class Mutant(NamedTuple):
 MUTANTS: dict[str, Mutant] = {}
 
 
-def bend(name: str, operators: str, true_names: str = "", **methods: Callable[..., Any]) -> None:
+def bend(
+    name: str,
+    operators: str,
+    true_names: str = "",
+    says: str = "",
+    **methods: Callable[..., Any],
+) -> None:
     """Register a kernel with some methods replaced.
 
     operators : those that the bug could touch, with spaces between them.
     true_names : the names of docs/semantics.md that a careful person would give the bug; "": there
         is none, so that no name, or a pattern that says where it shows, is right.
+    says : words that a right hint has, of where answers are wrong or what failed cases share.
     """
     if name in MUTANTS:
         raise ValueError(f"two mutants {name}")
@@ -62,4 +72,6 @@ def bend(name: str, operators: str, true_names: str = "", **methods: Callable[..
         if not hasattr(Kernel, method):
             raise ValueError(f"{name}: a kernel has no {method}")
     kernel = type(name, (Kernel,), methods)
-    MUTANTS[name] = Mutant(name, tuple(operators.split()), tuple(true_names.split()), kernel)
+    names = tuple(true_names.split())
+    module = str(sys._getframe(1).f_globals["__name__"]).rsplit(".", 1)[-1]
+    MUTANTS[name] = Mutant(name, tuple(operators.split()), names, kernel, says, module)

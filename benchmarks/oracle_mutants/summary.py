@@ -17,6 +17,7 @@ def summary(trials: list[Trial], judged: int, failures: list[str]) -> dict[str, 
     grades = Counter(trial.grade for trial in trials)
     caught = sum(trial.caught for trial in trials)
     strong = grades["strong and right"] + grades["strong and wrong"]
+    hinted = [t for t in trials if t.named and t.caught and (t.mutant.true_names or t.mutant.says)]
     operators: dict[str, Counter[str]] = {}
     for trial in trials:
         for op in trial.mutant.operators:
@@ -31,6 +32,9 @@ def summary(trials: list[Trial], judged: int, failures: list[str]) -> dict[str, 
         "silent_without_name": sum(
             trial.grade == "weak or silent" and not trial.mutant.true_names for trial in trials
         ),
+        "hinted": len(hinted),
+        "right_hints": sum(trial.is_hint_right for trial in hinted),
+        "wrong_hints": [trial.name for trial in hinted if not trial.is_hint_right],
         "strong_right_share": grades["strong and right"] / max(strong, 1),
         "operators": {op: dict(counts) for op, counts in operators.items()},
         "missed": [_missed(trial) for trial in trials if not trial.caught],
@@ -69,6 +73,7 @@ def text(outcome: dict[str, Any]) -> str:
         *[f"  FALSE ALARM {failure}" for failure in failures],
         f"mutants: {caught} caught ({100 * outcome['caught_share']:.1f} %)",
         f"headlines: {counts}; {strong} of strong ones right",
+        f"first hints: {outcome['right_hints']} of {outcome['hinted']} with a right one known",
         f"silence is right for {outcome['silent_without_name']}, which have no name",
         "",
         f"{'operator':<24}" + "".join(f"{grade:>18}" for grade in GRADES),
@@ -81,6 +86,7 @@ def text(outcome: dict[str, Any]) -> str:
     for mutant in outcome["misnamed"]:
         true = " or ".join(mutant["true"]) or "no name"
         lines.append(f"  {mutant['name']} ({true}): {mutant['headline']}")
+    lines += ["first hint not right", f"  {', '.join(outcome['wrong_hints'])}"]
     lines += ["weak or silent"]
     for mutant in outcome["unnamed"]:
         true = " or ".join(mutant["true"]) or "no name"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.oracle_mutants.judge import Told, grade, told
+from benchmarks.oracle_mutants.judge import Told, grade, is_first_hint_right, told
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array, Question
 from benchmarks.oracle_mutants.registry import MUTANTS, Mutant
@@ -44,6 +44,11 @@ class Trial:
         if not self.caught:
             return "missed"
         return grade(self.told, len(self.failed), self.mutant) if self.named else "caught"
+
+    @property
+    def is_hint_right(self) -> bool:
+        """Is the first hint right?"""
+        return is_first_hint_right(self.told, len(self.failed), self.mutant)
 
 
 def answers_of(kernel: Kernel, questions: list[Question]) -> Answered:

@@ -6,6 +6,7 @@ from benchmarks.oracle_mutants.mutants import (  # noqa: F401, they register the
     buckets,
     codecs,
     columns,
+    idioms,
     layouts,
     merges,
     moments,

@@ -1,27 +1,43 @@
 """What do wrong sums lack, or have too much? Told of all of them together, with the lookup.
 
-Of each wrong sum (groups.py, steps.py) many others are tried: one lookup left out, added twice,
-with another sign, taken from a neighbour; the sum cut at some lookup; a step in two parts, from
-other states. What fits most wrong sums of an operator is told.
+Of each wrong sum (groups.py, bags.py, steps.py) many others are tried: one lookup left out, added
+twice, with another sign, taken from a neighbour, rounded; the sum cut at some lookup; its columns
+in another order; a step in two parts, from other states. What fits most wrong sums of an operator
+is told.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from neocpu.core.types import Ints
+from neocpu.oracle.diagnosis.bags import wrong_bags
 from neocpu.oracle.diagnosis.evidence import CaseTrial
-from neocpu.oracle.diagnosis.groups import Group, Mask, wrong_bags, wrong_rows, wrong_segments
+from neocpu.oracle.diagnosis.groups import Group, Mask, wrong_rows, wrong_segments
+from neocpu.oracle.diagnosis.places import columns_in_common
 from neocpu.oracle.diagnosis.steps import updated_rows
+from neocpu.oracle.truth.numbers import Real
 
 MOST_CASES = 12  # the smallest ones that failed
 MOST_GROUPS = 8  # wrong sums of one case
+FEW_GROUPS = 5  # of a larger case, most of which a hint has to fit that fits the small ones
 MOST_PLACES = 128  # of a lookup in a sum that are tried; of longer sums those at both ends
-LEAST_SHARE = 0.8  # of the wrong sums that one sentence has to fit
+# Of the wrong sums that one sentence has to fit. Those at the ends of a feature may have no
+# neighbour to take from; and no sum is another one by chance.
+LEAST_SHARE = 0.6
 CUTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lookups that a block takes
+STRIDES = (2, 4)  # lookups that a loop takes at once
+ORDERS: dict[str, Callable[[Ints], Ints]] = {
+    "swapped in pairs": lambda column: column ^ 1,
+    "the halves swapped": lambda column: (column + column.size // 2) % column.size,
+    "vectors of 4 backwards": lambda column: column ^ 3,
+    "from the last to the first": lambda column: column[::-1],
+    "one column late": lambda column: np.roll(column, 1),
+    "one column early": lambda column: np.roll(column, -1),
+}
 GROUPS: dict[str, Callable[[CaseTrial], Iterator[Group]]] = {
     "lookup": wrong_bags,
     "segment_sum": wrong_segments,
@@ -34,6 +50,8 @@ FIXES = {
     "lookup_sign": "add what was subtracted",
     "lookup_from_elsewhere": "check how the place of a row, a weight or a gradient is computed",
     "lookup_added": "check where the loop over the lookups of a sum begins and ends",
+    "lookup_rounded": "keep rows, weights and gradients in fp32 until they are added",
+    "permuted": "check the order of columns: which thread loads and stores which",
     "sum_cut": "check how the parts of a long sum are joined: all of them count, each once",
     "sum_scaled": "look for a factor or divisor that is missing or applied twice",
     "stepped_in_parts": "add the whole segment of a row before its one step",
@@ -56,12 +74,14 @@ class Attribution(NamedTuple):
     total: int
     example: str  # where
     cases: tuple[str, ...]
+    columns: str = ""  # that all these sums have in common
 
     @property
     def about(self) -> str:
         """All of it in a sentence."""
         share = f"{self.fitting} of {self.total} wrong sums" if self.total > 1 else "the wrong sum"
-        return f"of {share} {self.hint.about} (first: {self.example})"
+        columns = f", {self.columns}" if self.columns else ""
+        return f"of {share} {self.hint.about}{columns} (first: {self.example})"
 
     @property
     def fix(self) -> str:
@@ -75,29 +95,46 @@ def attributed(trials: Sequence[CaseTrial]) -> Attribution | None:
     order: dict[SumHint, int] = {}
     examples: dict[SumHint, str] = {}
     cases: dict[SumHint, set[str]] = {}
+    wrong: dict[SumHint, list[Mask]] = {}
     total = 0
-    for trial in sorted(trials, key=lambda trial: trial.size)[:MOST_CASES]:
-        for group in wrong_sums(trial):
+    trials = sorted(trials, key=lambda trial: trial.size)
+    for trial in trials[:MOST_CASES]:
+        for group in islice(wrong_sums(trial), MOST_GROUPS):
             total += 1
             for rank, hint in enumerate(dict.fromkeys(hints_of(group))):
                 counts[hint] += 1
                 order[hint] = min(order.get(hint, rank), rank)
                 examples.setdefault(hint, f"{trial.case.name}, {group.place}")
                 cases.setdefault(hint, set()).add(trial.case.name)
+                wrong.setdefault(hint, []).append(group.wrong[None])
     if not counts:
         return None
     # Of hints that fit as many, the one that came first says most.
     best = min(counts, key=lambda hint: (-counts[hint], order[hint]))
     if counts[best] < LEAST_SHARE * total:
         return None
-    return Attribution(best, counts[best], total, examples[best], tuple(sorted(cases[best])))
+    larger = {trial.case.name for trial in trials[MOST_CASES:] if _fits_case(best, trial)}
+    columns = columns_in_common(wrong[best])
+    names = tuple(sorted(cases[best] | larger))
+    return Attribution(best, counts[best], total, examples[best], names, columns)
+
+
+def _fits_case(hint: SumHint, trial: CaseTrial) -> bool:
+    """Does a hint fit most of the first wrong sums of a case?"""
+    fitting = [hint in hints_of(group) for group in islice(wrong_sums(trial), FEW_GROUPS)]
+    return any(fitting) and sum(fitting) >= LEAST_SHARE * len(fitting)
 
 
 def wrong_sums(trial: CaseTrial) -> Iterator[Group]:
-    """The first wrong sums of a case; none of operators that add nothing up."""
+    """The wrong sums of a case; none of operators that add nothing up.
+
+    What is not finite fits anything, or nothing.
+    """
     if trial.op.name in GROUPS and not trial.preset:
         with np.errstate(all="ignore"):
-            yield from islice(GROUPS[trial.op.name](trial), MOST_GROUPS)
+            for group in GROUPS[trial.op.name](trial):
+                if np.isfinite(group.terms).all():
+                    yield group
 
 
 def hints_of(group: Group) -> Iterator[SumHint]:
@@ -107,6 +144,7 @@ def hints_of(group: Group) -> Iterator[SumHint]:
         if len(group.terms):
             places = _places(len(group.terms))
             yield from _cut(group, places)
+            yield from _strided(group)
             yield from _single(group, places)
             yield from _from_elsewhere(group, places)
             yield from _added(group)
@@ -139,14 +177,26 @@ def _named(places: Ints, fits: Mask, count: int, name: str, words: str) -> Itera
         yield SumHint(name, words.format("one lookup"))
 
 
+def _tried(group: Group, candidates: Iterable[tuple[SumHint, Real]]) -> Iterator[SumHint]:
+    """The hints whose sums [D] fit."""
+    hints, sums = zip(*candidates)
+    fits = group.fits(np.stack(sums))
+    yield from (hint for hint, right in zip(hints, fits) if right)
+
+
 def _whole(group: Group) -> Iterator[SumHint]:
     """Hints on the sum as a whole, and on what a step reads."""
     for name, fits in group.others.items():
         if fits:
             yield SumHint("step_from_elsewhere", name)
-    total = group.terms.sum(0, keepdims=True)
-    if len(group.terms) and group.fits(-total)[0]:
-        yield SumHint("lookup_sign", "the sum has the wrong sign")
+    total = group.terms.sum(0)
+    candidates = [(SumHint(*hint), other) for hint, other in group.sums.items()]
+    candidates.append((SumHint("lookup_sign", "the sum has the wrong sign"), -total))
+    if not total.size % 4:
+        for words, order in ORDERS.items():
+            hint = SumHint("permuted", f"columns stand in another order: {words}")
+            candidates.append((hint, total[order(np.arange(total.size))]))
+    yield from _tried(group, candidates)
 
 
 def _cut(group: Group, places: Ints) -> Iterator[SumHint]:
@@ -163,10 +213,33 @@ def _cut(group: Group, places: Ints) -> Iterator[SumHint]:
         if end == count - 1:
             yield SumHint("sum_cut", "only the last lookup counts")
         yield SumHint("sum_cut", f"the first {end} lookups are lost")
+    for end in ends[group.fits(before + group.terms.sum(0))].tolist():
+        yield SumHint("lookup_doubled", f"the first {end} lookups count twice")
+        yield SumHint("lookup_doubled", "several lookups count twice")
+    for end in ends[group.fits(after + group.terms.sum(0))].tolist():
+        yield SumHint("lookup_doubled", f"lookups from {end} (from 0) on count twice")
+        yield SumHint("lookup_doubled", "several lookups count twice")
     if group.steps is not None:
         for end in ends[group.steps(before, after)].tolist():
             yield SumHint("stepped_in_parts", f"the first {end} lookups are stepped by themselves")
             yield SumHint("stepped_in_parts", "a row is stepped in two parts")
+
+
+def _strided(group: Group) -> Iterator[SumHint]:
+    """Hints on every so many lookups, that are lost or take something else than their own."""
+    total = group.terms.sum(0)
+    candidates = []
+    for stride in STRIDES:
+        for place in range(stride if len(group.terms) > stride else 0):
+            some = group.terms[place::stride].sum(0)
+            which = f"lookups {stride}k + {place} (from 0)"
+            candidates.append((SumHint("lookup_missing", f"{which} are missing"), total - some))
+            candidates.append((SumHint("lookup_missing", f"{which} alone count"), some))
+            for source, other in group.known().items():
+                hint = SumHint("lookup_from_elsewhere", f"{which} take {source}")
+                candidates.append((hint, total - some + other[place::stride].sum(0)))
+    if candidates:
+        yield from _tried(group, candidates)
 
 
 def _single(group: Group, places: Ints) -> Iterator[SumHint]:
@@ -185,10 +258,13 @@ def _single(group: Group, places: Ints) -> Iterator[SumHint]:
 def _from_elsewhere(group: Group, places: Ints) -> Iterator[SumHint]:
     """Hints on lookups that take something else than their own."""
     total = group.terms.sum(0)
+    every = [
+        (SumHint("lookup_from_elsewhere", f"every lookup takes {source}"), other.sum(0))
+        for source, other in group.known().items()
+    ]
+    if every:
+        yield from _tried(group, every)
     for source, other in group.substitutes.items():
-        known = np.where(np.isnan(other), group.terms, other)
-        if group.fits(known.sum(0, keepdims=True))[0]:
-            yield SumHint("lookup_from_elsewhere", f"every lookup takes {source}")
         fits = group.fits(total + other[places] - group.terms[places])
         words = f"{{}} takes {source}"
         yield from _named(places, fits, len(other), "lookup_from_elsewhere", words)
@@ -212,3 +288,7 @@ def _scaled(group: Group) -> Iterator[SumHint]:
             yield SumHint("sum_scaled", f"the sum is multiplied by {words}")
         if factor > 1 and group.fits(total / factor)[0]:
             yield SumHint("sum_scaled", f"the sum is divided by {words}")
+    if group.answer is not None and total.size > 1:
+        factor = float(np.median(group.answer / total))
+        if np.isfinite(factor) and group.fits(total * factor)[0]:
+            yield SumHint("sum_scaled", "each sum is multiplied by a number of its own")

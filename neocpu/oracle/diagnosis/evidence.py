@@ -217,9 +217,14 @@ def effect_of(plain: Truths, bent: Truths, answers: Answers) -> Effect:
 def _compared(plain: Truth, bent: Truth, answer: Array) -> _Comparison:
     """One output under both truths. Where they differ in shape, only one can be right."""
     if malformed(plain, answer) or malformed(bent, answer):
-        everywhere = np.ones(answer.shape, bool)
         fits_plain = not malformed(plain, answer)
         fits_bent = not malformed(bent, answer)
+        if not answer.size:
+            # That there is nothing is right or wrong as one element is.
+            one = np.ones(1, bool)
+            apart = one & (fits_plain != fits_bent)
+            return _Comparison(one & (not fits_plain), one & fits_bent, one, apart, 0)
+        everywhere = np.ones(answer.shape, bool)
         wrong = everywhere & (not fits_plain)
         right = ~everywhere
         if fits_plain:

@@ -1,31 +1,54 @@
 """What is added up where an answer is wrong? Bags, segments and rows, each with its terms.
 
-    lookup, segment_sum    a bag, and the weighted rows that its sum has
-    unique_gradient        a row, and the gradients of its lookups
-    backward               a row, whose step from the sum of these gradients is judged as a whole
+    lookup             a bag, and the weighted rows that its sum has (bags.py)
+    segment_sum        a segment
+    unique_gradient    a row, and the gradients of its lookups
+    backward           a row, whose step from the sum of these gradients is judged whole (steps.py)
 
 `fits` says of sums whether the answer may come from them, in the columns that are wrong.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements, Ints
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.operator import Arrays, Truth, Value
-from neocpu.oracle.truth.bags import JaggedBatch, bags_of, rows_of
-from neocpu.oracle.truth.lookups import MergedGradients, divisor, elements_of, gradients, merged
+from neocpu.oracle.truth.bags import JaggedBatch, bags_of
+from neocpu.oracle.truth.formats import FORMATS, nearest, quantum
+from neocpu.oracle.truth.lookups import MergedGradients, divisor, gradients, merged
 from neocpu.oracle.truth.numbers import Real
 from neocpu.oracle.verdicts.compare import judge, malformed, numbers
 
 MOST_TERMS = 4096
 SLACK = 2.0**-20  # of the terms' size: sums of other terms have other bounds
+NEAR = 4.0  # tolerances
 
 Mask = NDArray[np.bool_]
 Fits = Callable[[Real], Mask]
+
+
+def _in_tf32(x: Real) -> Real:
+    """Numbers of 11 bits, to nearest."""
+    fraction, exponent = np.frexp(x)
+    return np.ldexp(np.rint(fraction * 2.0**11), exponent - 11)
+
+
+def _cut_to_tf32(x: Real) -> Real:
+    """Numbers of 11 bits, toward zero."""
+    fraction, exponent = np.frexp(x)
+    return np.ldexp(np.trunc(fraction * 2.0**11), exponent - 11)
+
+
+ROUNDINGS: dict[str, Callable[[Real], Real]] = {
+    "rounded to TF32": _in_tf32,
+    "cut to TF32": _cut_to_tf32,
+    "rounded to bf16": partial(nearest, form=FORMATS["bf16"]),
+    "rounded to fp16": partial(nearest, form=FORMATS["fp16"]),
+}
 
 
 @dataclass
@@ -36,6 +59,8 @@ class Group:
     extras : what does not belong to the sum, [D] each.
     steps : whether a step from each of two sums, one after the other, gives the answer; of updates.
     others : what the sum itself gives with other states or another row; of updates.
+    sums : sums that the answer may be instead, by hint and words, [D] each.
+    answer : the numbers themselves, [D], where they are a sum.
     """
 
     place: str
@@ -46,6 +71,15 @@ class Group:
     extras: dict[str, Real] = field(default_factory=dict)
     steps: Callable[[Real, Real], Mask] | None = None
     others: Mapping[str, bool] = field(default_factory=dict)
+    sums: dict[tuple[str, str], Real] = field(default_factory=dict)
+    answer: Real | None = None
+
+    def known(self) -> dict[str, Real]:
+        """Substitutes, with a lookup's own term where it cannot take something else."""
+        return {
+            source: np.where(np.isnan(other), self.terms, other)
+            for source, other in self.substitutes.items()
+        }
 
 
 def compared_output(trial: CaseTrial, output: str) -> tuple[Truth, Real, Mask] | None:
@@ -58,13 +92,17 @@ def compared_output(trial: CaseTrial, output: str) -> tuple[Truth, Real, Mask] |
     return None if x.shape != np.shape(truth.reference) else (truth, x, ~judge(truth, x)[0])
 
 
-def _sum_fits(x: Real, bound: Real, terms: Real, wrong: Mask) -> Fits:
-    """Whether sums [C, D] are an answer [D] in its wrong columns."""
-    tolerance = 4 * bound + SLACK * np.abs(terms).sum(0)
+def sum_fits(x: Real, bound: Real, terms: Real, wrong: Mask, form: str = "fp32") -> Fits:
+    """Whether sums [C, D] are an answer [D] of a format in its wrong columns."""
+    # Other sums are rounded to other numbers of a narrow format.
+    rounding = quantum(x, FORMATS[form]) if form != "fp32" else 0.0
+    tolerance = 4 * bound + SLACK * np.abs(terms).sum(0) + rounding
+    # So near its own sum an answer is wrong by rounding, and near other sums as well.
+    is_far = (np.abs(terms.sum(0) - x) > NEAR * tolerance)[wrong].any()
 
     def fits(totals: Real) -> Mask:
         near = np.abs(totals - x) <= tolerance
-        return np.asarray(near[:, wrong].all(1))
+        return np.asarray(near[:, wrong].all(1)) & is_far
 
     return fits
 
@@ -86,100 +124,23 @@ def wrong_segments(trial: CaseTrial) -> Iterator[Group]:
             extras["the first term of the next segment"] = values[end]
         if begin:
             extras["the last term of the segment before"] = values[begin - 1]
-        fits = _sum_fits(x[number], truth.bound[number], terms, wrong[number])
-        yield Group(f"segment {number}", terms, fits, wrong[number], extras=extras)
+        fits = sum_fits(x[number], truth.bound[number], terms, wrong[number])
+        place = f"segment {number}"
+        yield Group(place, terms, fits, wrong[number], extras=extras, answer=x[number])
 
 
-def wrong_bags(trial: CaseTrial) -> Iterator[Group]:
-    """The bags of a pooled `lookup` that are wrong."""
-    compared = compared_output(trial, "out")
-    options = trial.op.complete(trial.case.options)
-    if compared is None or options["pooling"] == "none":
-        return
-    truth, x, wrong = compared
-    bags = bags_of(trial.case.inputs, options, frozenset())
-    rows = rows_of(trial.case.inputs, options).value
-    divisors = divisor(bags, options, frozenset())
-    begins = np.append(0, np.cumsum(bags.batch_sizes))
-    flat = np.append(0, np.cumsum(bags.batch_sizes * bags.dims))
-    for f, width in enumerate(bags.dims.tolist()):
-
-        def block(array: Elements, f: int = f, width: int = width) -> Elements:
-            if array.ndim == 1:
-                return array[flat[f] : flat[f + 1]].reshape(-1, width)
-            return array[:, bags.column[f] : bags.column[f] + width]
-
-        answers = block(x)
-        bounds = block(truth.bound)
-        bad = block(wrong)
-        for sample in np.flatnonzero(bad.any(1)).tolist():
-            bag = int(begins[f]) + sample
-            lookups = np.flatnonzero(bags.bag == bag)[:MOST_TERMS]
-            by = 1.0 if divisors is None else float(divisors[bag])
-            weight = np.ones(lookups.size) if bags.weight is None else bags.weight[lookups]
-            base = rows[elements_of(bags, lookups, width)]
-            terms = base * (weight / by)[:, None]
-            yield Group(
-                place=f"bag of feature {f}, sample {sample}",
-                terms=terms,
-                fits=_sum_fits(answers[sample], bounds[sample], terms, bad[sample]),
-                wrong=bad[sample],
-                substitutes=_other_reads(bags, rows, lookups, weight / by)
-                | _other_weights(bags, base, lookups, by),
-                extras=_neighbours(bags, rows, bag, width, by),
-            )
-
-
-def _other_reads(bags: JaggedBatch, rows: Real, lookups: Ints, factor: Real) -> dict[str, Real]:
-    """What lookups would add from rows beside their own, or of tables beside their own."""
-    table = bags.table[lookups]
-    width = int(bags.dims[bags.feature[bags.bag[lookups[0]]]]) if lookups.size else 1
-    reads = {
-        "the row after its own": (table, bags.row[lookups] + 1),
-        "the row before its own": (table, bags.row[lookups] - 1),
-        "row 0": (table, np.zeros(lookups.size, np.int64)),
-        "the last row": (table, bags.tables.rows[table] - 1),
-        "its row number of the next table": (table + 1, bags.row[lookups]),
-        "its row number of the table before": (table - 1, bags.row[lookups]),
-    }
-    substitutes = {}
-    for name, (other, row) in reads.items():
-        exists = (other >= 0) & (other < bags.tables.rows.size)
-        other = np.where(exists, other, 0)
-        exists &= (bags.tables.dims[other] == width) & (row >= 0) & (row < bags.tables.rows[other])
-        begin = bags.tables.first_element[other] + np.where(exists, row, 0) * width
-        place = np.minimum(begin[:, None] + np.arange(width), max(rows.size - 1, 0))
-        value = rows[place] * factor[:, None]
-        substitutes[name] = np.where(exists[:, None], value, np.nan)
-    return substitutes
-
-
-def _other_weights(bags: JaggedBatch, base: Real, lookups: Ints, by: float) -> dict[str, Real]:
-    """What lookups would add with another weight."""
-    if bags.weight is None:
-        return {}
-    names = {"no weight": np.ones(lookups.size)}
-    for name, place in (
-        ("the weight of the next lookup", lookups + 1),
-        ("the weight of the lookup before", lookups - 1),
-    ):
-        inside = (place >= 0) & (place < bags.weight.size)
-        names[name] = np.where(inside, bags.weight[np.where(inside, place, 0)], np.nan)
-    return {name: base * (weight / by)[:, None] for name, weight in names.items()}
-
-
-def _neighbours(bags: JaggedBatch, rows: Real, bag: int, width: int, by: float) -> dict[str, Real]:
-    """The lookups beside a bag, where they have its width."""
-    extras = {}
-    for name, place in (
-        ("the first lookup of the next bag", int(np.searchsorted(bags.bag, bag, "right"))),
-        ("the last lookup of the bag before", int(np.searchsorted(bags.bag, bag)) - 1),
-    ):
-        if 0 <= place < bags.bag.size and bags.dims[bags.feature[bags.bag[place]]] == width:
-            element = elements_of(bags, np.array([place]), width)[0]
-            weight = 1.0 if bags.weight is None else float(bags.weight[place])
-            extras[name] = rows[element] * (weight / by)
-    return extras
+def sums_beside(gradients: MergedGradients, number: int) -> dict[tuple[str, str], Real]:
+    """The sums of the touched rows beside a row, and those of its own terms, rounded first."""
+    begin, end = (int(limit) for limit in gradients.starts[number : number + 2])
+    values = gradients.gradient.value
+    sums = {}
+    for name, other in (("next", number + 1), ("previous", number - 1)):
+        if 0 <= other < len(values):
+            sums["lookup_from_elsewhere", f"the sum is the {name} touched row's"] = values[other]
+    for name, rounded in ROUNDINGS.items():
+        total = rounded(gradients.terms.value[begin:end]).sum(0)
+        sums["lookup_rounded", f"gradients are {name}"] = total
+    return sums
 
 
 def terms_of_row(gradients: MergedGradients, number: int) -> tuple[Real, dict[str, Real]]:
@@ -244,8 +205,10 @@ def wrong_rows(trial: CaseTrial) -> Iterator[Group]:
             yield Group(
                 place=f"row {row} of table {table}",
                 terms=terms[:MOST_TERMS],
-                fits=_sum_fits(answers[number], bounds[number], terms, bad[number]),
+                fits=sum_fits(answers[number], bounds[number], terms, bad[number]),
                 wrong=bad[number],
                 substitutes=shifted_gradients(bags, trial.case.inputs, options, table, row),
                 extras=extras,
+                sums=sums_beside(merge, number),
+                answer=answers[number],
             )

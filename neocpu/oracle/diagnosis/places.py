@@ -112,11 +112,17 @@ def _common(predicates: dict[str, Predicate], places: Sequence[tuple[Ints, int]]
     return best
 
 
+def columns_in_common(blocks: Sequence[Mask]) -> str:
+    """What the wrong columns of rows [n, D] have in common; "" for nothing."""
+    words = _common(COLUMNS, [(np.flatnonzero(b.any(0)), b.shape[1]) for b in blocks])
+    return f"all in {words}" if words else ""
+
+
 def _columns(blocks: Sequence[Mask]) -> str:
     """What the wrong columns have in common."""
-    words = _common(COLUMNS, [(np.flatnonzero(b.any(0)), b.shape[1]) for b in blocks])
+    words = columns_in_common(blocks)
     if words:
-        return f"all in {words}"
+        return words
     rows = [b[b.any(1)] for b in blocks]
     if rows and all(row.all() for row in rows):
         return "whole rows"

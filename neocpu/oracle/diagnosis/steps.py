@@ -16,6 +16,7 @@ from neocpu.oracle.diagnosis.groups import (
     Mask,
     compared_output,
     shifted_gradients,
+    sums_beside,
     terms_of_row,
 )
 from neocpu.oracle.operator import Value
@@ -134,6 +135,7 @@ def updated_rows(trial: CaseTrial) -> Iterator[Group]:
                 substitutes=shifted_gradients(bags, inputs, options, table, row),
                 extras=extras,
                 steps=step.fits_steps,
+                sums=sums_beside(merge, number),
                 others=_others(step, tables, table, row, merge.gradient.value[number]),
             )
 

@@ -1,0 +1,215 @@
+"""Which bags does a lookup get wrong, and what would its lookups have added by mistake?
+
+Other rows, other weights, what belongs to the lookup or the bag beside; rows and weights that were
+rounded first.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.core.types import Elements, Ints
+from neocpu.oracle.diagnosis.evidence import CaseTrial
+from neocpu.oracle.diagnosis.groups import (
+    MOST_TERMS,
+    ROUNDINGS,
+    Group,
+    Mask,
+    compared_output,
+    sum_fits,
+)
+from neocpu.oracle.operator import Arrays, Truth, Value
+from neocpu.oracle.truth.bags import JaggedBatch, bags_of, rows_of
+from neocpu.oracle.truth.lookups import divisor, elements_of
+from neocpu.oracle.truth.numbers import Real
+
+
+def wrong_bags(trial: CaseTrial) -> Iterator[Group]:
+    """The bags of a `lookup` that are wrong; where nothing is pooled each lookup is one."""
+    compared = compared_output(trial, "out")
+    if compared is None:
+        return
+    options = trial.op.complete(trial.case.options)
+    reader = _Reader(trial.case.inputs, options)
+    if options["pooling"] == "none":
+        yield from _wrong_lookups(reader, *compared)
+        return
+    bags = reader.bags
+    begins = np.append(0, np.cumsum(bags.batch_sizes))
+    flat = np.append(0, np.cumsum(bags.batch_sizes * bags.dims))
+    for f, width in enumerate(bags.dims.tolist()):
+
+        def block(array: Elements, f: int = f, width: int = width) -> Elements:
+            if array.ndim == 1:
+                return array[flat[f] : flat[f + 1]].reshape(-1, width)
+            return array[:, bags.column[f] : bags.column[f] + width]
+
+        truth, x, wrong = compared
+        parts = block(x), block(truth.bound), block(wrong)
+        for sample in np.flatnonzero(parts[2].any(1)).tolist():
+            bag = int(begins[f]) + sample
+            group = reader.group(
+                f"bag of feature {f}, sample {sample}",
+                np.flatnonzero(bags.bag == bag)[:MOST_TERMS],
+                width,
+                *(part[sample] for part in parts),
+            )
+            group.extras |= reader.beside_bag(bag, width)
+            for name, other in (("next", bag + 1), ("previous", bag - 1)):
+                if begins[f] <= other < begins[f + 1]:
+                    total = reader.terms(np.flatnonzero(bags.bag == other), width).sum(0)
+                    group.extras[f"the whole bag of the {name} sample"] = total
+                    group.sums["lookup_from_elsewhere", f"the sum is the {name} sample's"] = total
+            yield group
+
+
+def _wrong_lookups(reader: "_Reader", truth: Truth, x: Real, wrong: Mask) -> Iterator[Group]:
+    """Rows that are wrong where nothing is pooled."""
+    for number in np.flatnonzero(wrong.any(-1)).tolist():
+        lookups = np.flatnonzero(reader.bags.position == number)
+        parts = (array[number] for array in (x, truth.bound, wrong))
+        yield reader.group(f"lookup {number}", lookups, x.shape[1], *parts)
+
+
+class _Reader:
+    """What lookups of a case add to their bags, and what they would add by mistake."""
+
+    def __init__(self, inputs: Arrays, options: dict[str, Value]) -> None:
+        self.bags = bags_of(inputs, options, frozenset())
+        self._format = str(options["output_format"])
+        self._rows = rows_of(inputs, options).value
+        weights = inputs.get("per_sample_weights")
+        self._weights = None if weights is None else weights.astype(np.float64)
+        divisors = divisor(self.bags, options, frozenset())
+        ones = np.ones(self.bags.length.size)
+        self._divisors = ones if divisors is None else np.asarray(divisors, np.float64)
+
+    def _factors(self, lookups: Ints) -> tuple[Real, Real]:
+        """Weights of lookups, and what MEAN divides them by."""
+        weights = np.ones(lookups.size)
+        if self._weights is not None:
+            weights = self._weights[self.bags.position[lookups]]
+        return weights, self._divisors[self.bags.bag[lookups]]
+
+    def terms(self, lookups: Ints, width: int) -> Real:
+        """What lookups add, [n, D]."""
+        weights, by = self._factors(lookups)
+        return self._rows[elements_of(self.bags, lookups, width)] * (weights / by)[:, None]
+
+    def group(
+        self, place: str, lookups: Ints, width: int, x: Real, bound: Real, wrong: Mask
+    ) -> Group:
+        """The sum of some lookups, of which an answer is wrong."""
+        terms = self.terms(lookups, width)
+        weights, by = self._factors(lookups)
+        base = self._rows[elements_of(self.bags, lookups, width)]
+        factor = (weights / by)[:, None]
+        return Group(
+            place=place,
+            terms=terms,
+            fits=sum_fits(x, bound, terms, wrong, self._format),
+            wrong=wrong,
+            substitutes=_other_reads(self.bags, self._rows, lookups, weights / by)
+            | self._other_weights(base, lookups)
+            | self._other_lookups(lookups, width, factor),
+            sums=_of_rounded(base, weights, by),
+            answer=x,
+        )
+
+    def _other_weights(self, base: Real, lookups: Ints) -> dict[str, Real]:
+        """What lookups would add with another weight."""
+        if self._weights is None:
+            return {}
+        weights, by = self._factors(lookups)
+        others = {
+            "no weight": np.ones(lookups.size),
+            "the size of its weight": np.abs(weights),
+            "the larger of its weight and 0": np.maximum(weights, 0.0),
+        }
+        position = self.bags.position[lookups]
+        for name, place in (
+            ("the weight of the next lookup", position + 1),
+            ("the weight of the lookup before", position - 1),
+            ("the weight of the first lookup", position[:1].repeat(lookups.size)),
+            ("the weight of the last lookup", position[-1:].repeat(lookups.size)),
+            (
+                "the weight of the other of two lookups",
+                position[:1] + (position - position[:1] ^ 1),
+            ),
+        ):
+            inside = (place >= 0) & (place < self._weights.size)
+            others[name] = np.where(inside, self._weights[np.where(inside, place, 0)], np.nan)
+        return {name: base * (weight / by)[:, None] for name, weight in others.items()}
+
+    def _other_lookups(self, lookups: Ints, width: int, factor: Real) -> dict[str, Real]:
+        """What lookups would add with the row of a lookup beside them, and its weight too."""
+        others = {}
+        bags = self.bags
+        for name, step in (("next lookup", 1), ("lookup before", -1)):
+            place = lookups + step
+            inside = (place >= 0) & (place < bags.bag.size)
+            place = np.where(inside, place, lookups)
+            inside &= bags.feature[bags.bag[place]] == bags.feature[bags.bag[lookups]]
+            place = np.where(inside, place, lookups)
+            others[f"what the {name} should add"] = np.where(
+                inside[:, None], self.terms(place, width), np.nan
+            )
+            if self._weights is not None:
+                row = self._rows[elements_of(bags, place, width)] * factor
+                others[f"the row of the {name}"] = np.where(inside[:, None], row, np.nan)
+        return others
+
+    def beside_bag(self, bag: int, width: int) -> dict[str, Real]:
+        """The lookups beside a bag, where they have its width."""
+        extras = {}
+        bags = self.bags
+        for name, place in (
+            ("the first lookup of the next bag", int(np.searchsorted(bags.bag, bag, "right"))),
+            ("the last lookup of the bag before", int(np.searchsorted(bags.bag, bag)) - 1),
+        ):
+            if 0 <= place < bags.bag.size and bags.dims[bags.feature[bags.bag[place]]] == width:
+                lookup = np.array([place])
+                own = float(self._divisors[bag])
+                other = float(self._divisors[bags.bag[place]])
+                extras[name] = self.terms(lookup, width)[0] * (other / own)
+        return extras
+
+
+def _of_rounded(base: Real, weights: Real, by: Real) -> dict[tuple[str, str], Real]:
+    """Sums of rows and weights that were rounded first."""
+    sums = {}
+    for name, rounded in ROUNDINGS.items():
+        narrow = rounded(base)
+        factors = {
+            "rows and weights are": narrow * rounded(weights)[:, None],
+            "rows are": narrow * weights[:, None],
+            "weights are": base * rounded(weights)[:, None],
+            "weighted rows are": rounded(base * weights[:, None]),
+        }
+        for words, terms in factors.items():
+            sums["lookup_rounded", f"{words} {name}"] = (terms / by[:, None]).sum(0)
+    return sums
+
+
+def _other_reads(bags: JaggedBatch, rows: Real, lookups: Ints, factor: Real) -> dict[str, Real]:
+    """What lookups would add from rows beside their own, or of tables beside their own."""
+    table = bags.table[lookups]
+    width = int(bags.dims[bags.feature[bags.bag[lookups[0]]]]) if lookups.size else 1
+    reads = {
+        "the row after its own": (table, bags.row[lookups] + 1),
+        "the row before its own": (table, bags.row[lookups] - 1),
+        "row 0": (table, np.zeros(lookups.size, np.int64)),
+        "the last row": (table, bags.tables.rows[table] - 1),
+        "its row number of the next table": (table + 1, bags.row[lookups]),
+        "its row number of the table before": (table - 1, bags.row[lookups]),
+    }
+    substitutes = {}
+    for name, (other, row) in reads.items():
+        exists = (other >= 0) & (other < bags.tables.rows.size)
+        other = np.where(exists, other, 0)
+        exists &= (bags.tables.dims[other] == width) & (row >= 0) & (row < bags.tables.rows[other])
+        begin = bags.tables.first_element[other] + np.where(exists, row, 0) * width
+        place = np.minimum(begin[:, None] + np.arange(width), max(rows.size - 1, 0))
+        value = rows[place] * factor[:, None]
+        substitutes[name] = np.where(exists[:, None], value, np.nan)
+    return substitutes
