@@ -22,7 +22,12 @@ from tests.oracle_cases import all_cases
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = shutil.which("c++") or shutil.which("g++")
-FLAGS = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-I", str(HEADER_FILE.parent)]
+STRICT = ["-O0", "-Wall", "-Wextra", "-Werror", "-I", str(HEADER_FILE.parent)]
+FLAGS = ["-std=c++17", *STRICT]
+C_COMPILER = shutil.which("cc") or shutil.which("gcc")
+C_FLAGS = ["-std=c99", "-pedantic", *STRICT]
+needs_c = pytest.mark.skipif(C_COMPILER is None, reason="no C compiler")
+needs_cpp = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +122,16 @@ def test_the_command_writes_it_and_checks_against_it(tmp_path: Path) -> None:
     assert str(invoke("oracle", "include")).strip() == str(HEADER_FILE.parent)
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_cpp_judges_every_output_as_python_does(
-    questions: list[Question], flat: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "language", [pytest.param("c", marks=needs_c), pytest.param("cpp", marks=needs_cpp)]
+)
+def test_c_and_cpp_judge_every_output_as_python_does(
+    questions: list[Question], flat: Path, tmp_path: Path, language: str
 ) -> None:
     program = tmp_path / "judge"
-    built = run(COMPILER, *FLAGS, "-o", program, ROOT / "tests/cpp/judge_canonical.cpp")
+    source = ROOT / f"tests/cpp/judge_canonical.{language}"
+    compiler = [C_COMPILER, *C_FLAGS] if language == "c" else [COMPILER, *FLAGS]
+    built = run(*compiler, "-o", program, source, "-lm")
     assert built.returncode == 0, built.stderr
     done = run(program, flat)
     assert done.returncode == 0, done.stderr
@@ -146,10 +155,11 @@ def test_cpp_judges_every_output_as_python_does(
         done = run(program, damaged)
         assert done.returncode == 2 and message in done.stderr
     done = run(program, tmp_path)
-    assert done.returncode == 2 and "is no file" in done.stderr
+    assert done.returncode == 2 and str(tmp_path) in done.stderr
+    assert run(program, tmp_path / "absent.flat").returncode == 2
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@needs_cpp
 def test_cpp_takes_half_types_as_numbers_and_tells_what_a_kernel_did_to_memory(
     tmp_path: Path,
 ) -> None:
@@ -176,7 +186,7 @@ def test_cpp_takes_half_types_as_numbers_and_tells_what_a_kernel_did_to_memory(
         assert check_suite(suite, read_answers(answers))
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@needs_cpp
 def test_the_mistake_of_the_example_is_found_and_named(tmp_path: Path) -> None:
     suite = tmp_path / "suite.flat"
     cases = [case for case in all_cases(["lookup"]) if "-pair-" not in case.name]
@@ -192,6 +202,20 @@ def test_the_mistake_of_the_example_is_found_and_named(tmp_path: Path) -> None:
         cli, ["oracle", "check", str(suite), str(answers)], standalone_mode=False
     )
     assert "last_lookup_dropped" in explained.output
+
+
+@needs_c
+def test_the_example_in_c_finds_a_lost_row(tmp_path: Path) -> None:
+    suite = tmp_path / "suite.flat"
+    write_flat(suite, map(ask, all_cases(["segment_sum"])), 0)
+    source = ROOT / "examples/cpp/check_segments.c"
+    program = tmp_path / "check_segments"
+    for flags, status in ([], 0), (["-DWITH_A_MISTAKE"], 1):
+        built = run(C_COMPILER, *C_FLAGS, *flags, "-o", program, source, "-lm")
+        assert built.returncode == 0, built.stderr
+        done = run(program, suite)
+        assert done.returncode == status, done.stdout
+        assert ("FAILED segment-sum" in done.stdout) == bool(status)
 
 
 @pytest.mark.skipif(COMPILER is None or not shutil.which("cmake"), reason="no cmake")

@@ -297,7 +297,7 @@ def export(suite: Path | None, choice: CaseChoice, golden: bool, flat: bool, for
 
 @oracle.command()
 def include() -> None:
-    """Name the folder of neocpu_oracle.hpp, the C++ reader of flat suites."""
+    """Name the folder of neocpu_oracle.hpp and neocpu_oracle.h, which read flat suites."""
     from neocpu.oracle.flat import HEADER_FILE
 
     click.echo(HEADER_FILE.parent)

@@ -18,7 +18,8 @@
     array    text name, text format of narrow elements ("" if none), text dtype (as NumPy's, "<f4"),
              u32 axes, u64 length of each, u64 offset, u64 bytes
 
-`neocpu_oracle.hpp` beside this file reads it in C++ and judges answers (docs/oracle.md §7).
+`neocpu_oracle.hpp` beside this file reads it in C++ and judges answers, `neocpu_oracle.h` in C
+(docs/oracle.md §7).
 """
 
 import contextlib

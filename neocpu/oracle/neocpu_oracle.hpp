@@ -7,8 +7,9 @@
 //         auto verdict = neocpu::oracle::judge(question.output("out"), out.data(), out.size());
 //     }
 //
-// C++17, one header, no library; host code of a .cu file may include it. The layout of the file
-// stands in the head of flat.py beside this file, the rules of a verdict in docs/oracle.md §3.
+// C++17, no library, with neocpu_oracle.h beside it, the reader in C; host code of a .cu file may
+// include it. The layout of the file stands in the head of flat.py beside this file, the rules of a
+// verdict in docs/oracle.md §3.
 // Statistics of stochastic rounding, repeated runs and explanations of mistakes are not here: write
 // the answers (`Answers`) and let `neocpu oracle check suite.flat answers.safetensors` tell them.
 #pragma once
@@ -30,9 +31,7 @@
 #include <variant>
 #include <vector>
 
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "neocpu_oracle.hpp reads little-endian files as they are: it needs a little-endian machine"
-#endif
+#include "neocpu_oracle.h"
 
 namespace neocpu::oracle {
 
@@ -184,22 +183,6 @@ private:
 
 namespace detail {
 
-inline std::uint32_t crc32(const std::byte* data, std::size_t size) {
-    std::uint32_t table[256];
-    for (std::uint32_t i = 0; i < 256; ++i) {
-        std::uint32_t entry = i;
-        for (int bit = 0; bit < 8; ++bit) {
-            entry = (entry >> 1) ^ (0xEDB88320u & (0u - (entry & 1u)));
-        }
-        table[i] = entry;
-    }
-    std::uint32_t crc = 0xFFFFFFFFu;
-    for (std::size_t i = 0; i < size; ++i) {
-        crc = table[(crc ^ std::to_integer<std::uint32_t>(data[i])) & 0xFFu] ^ (crc >> 8);
-    }
-    return crc ^ 0xFFFFFFFFu;
-}
-
 /// Bytes at an address that is a multiple of 64, as the arrays of the file want them.
 struct AlignedDelete {
     void operator()(std::byte* bytes) const { ::operator delete(bytes, std::align_val_t(64)); }
@@ -345,19 +328,12 @@ public:
         file.seekg(0);
         file.read(reinterpret_cast<char*>(bytes_.get()), static_cast<std::streamsize>(size));
         if (!file) throw Error(path + ": cannot be read whole");
-        if (size < header_size || std::memcmp(bytes_.get(), "NEOFLAT", 8) != 0) {
+        const auto* raw = reinterpret_cast<const unsigned char*>(bytes_.get());
+        if (!neocpu_is_suite(raw, size)) {
             throw Error(path + ": not a flat suite; neocpu oracle export --flat " + path);
         }
-        detail::Cursor header(bytes_.get(), size, 8, path);
-        const auto version = header.number<std::uint32_t>();
-        const auto crc = header.number<std::uint32_t>();
-        const auto file_bytes = header.number<std::uint64_t>();
-        if (version > layout) throw Error(path + ": of a newer layout; take the newer header");
-        if (version < layout) throw Error(path + ": of an older layout; export it again");
-        if (file_bytes != size ||
-            crc != detail::crc32(bytes_.get() + checked_from, size - checked_from)) {
-            throw Error(path + ": damaged or truncated; export it again");
-        }
+        if (const char* damage = neocpu_damage(raw, size)) throw Error(path + ": " + damage);
+        detail::Cursor header(bytes_.get(), size, 24, path);
         header.number<std::uint32_t>();  // version of the suite's format
         const auto cases = header.number<std::uint32_t>();
         for (int i = 0; i < 32; ++i) {
@@ -378,47 +354,15 @@ public:
     std::int64_t seed = 0;
 
 private:
-    static constexpr std::uint32_t layout = 2;
-    static constexpr std::size_t header_size = 64;
-    static constexpr std::size_t checked_from = 16;  // the first byte that the checksum covers
     detail::Bytes bytes_;
     std::vector<Case> cases_;
 };
 
 /// The number that a code of a narrow format stands for. Throws Error for an unknown format.
 inline double decode(const std::string& format, std::uint32_t code) {
-    int fraction_bits = 0;
-    int exponent_bits = 0;
-    bool infinity = true;
-    if (format == "bf16") {
-        fraction_bits = 7;
-        exponent_bits = 8;
-    } else if (format == "fp16") {
-        fraction_bits = 10;
-        exponent_bits = 5;
-    } else if (format == "fp8_e4m3") {
-        fraction_bits = 3;
-        exponent_bits = 4;
-        infinity = false;
-    } else if (format == "fp8_e5m2") {
-        fraction_bits = 2;
-        exponent_bits = 5;
-    } else {
-        throw Error("no codes of format " + format);
-    }
-    const std::uint32_t top = (1u << exponent_bits) - 1;
-    const std::uint32_t fraction = code & ((1u << fraction_bits) - 1);
-    const std::uint32_t exponent = (code >> fraction_bits) & top;
-    const double sign = (code >> (fraction_bits + exponent_bits)) & 1u ? -1.0 : 1.0;
-    const int bias = static_cast<int>(top >> 1);
-    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    if (exponent == top && infinity) {
-        return fraction ? nan : sign * std::numeric_limits<double>::infinity();
-    }
-    if (exponent == top && fraction == (1u << fraction_bits) - 1) return nan;
-    const double unit = std::ldexp(static_cast<double>(fraction), -fraction_bits);
-    if (exponent == 0) return sign * std::ldexp(unit, 1 - bias);
-    return sign * std::ldexp(1.0 + unit, static_cast<int>(exponent) - bias);
+    double number = 0;
+    if (neocpu_decode(format.data(), format.size(), code, &number)) return number;
+    throw Error("no codes of format " + format);
 }
 
 /// The judgement of one output.
