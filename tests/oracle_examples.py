@@ -53,6 +53,22 @@ MAXIMA = {
 }
 
 
+def batches(*lookups: list[int], training: int = 1) -> Inputs:
+    """Batches for a cache, all of which change their rows, or none."""
+    steps = {f"step{k}/indices": counts(*rows) for k, rows in enumerate(lookups)}
+    return {"training": np.full(len(lookups), training), **steps}
+
+
+def travelling(values: list[list[float]], dims: list[int], ranks: int = 1) -> Inputs:
+    """Vectors that rank 0 pools, a sample for each rank."""
+    return {
+        "values": floats(*values),
+        "dims": counts(*dims),
+        "owner": np.zeros(len(dims), np.int64),
+        "cuts": np.arange(ranks + 1),
+    }
+
+
 def history(
     ids: list[list[int]], grads: list[float], evict: list[int], training: list[int] | None = None
 ) -> Inputs:
@@ -210,5 +226,93 @@ EXAMPLES_OF_MORE: dict[
         "scale",
         [0.46875],
         [0.9375],
+    ),
+    "cache_hits_do_not_refresh": (
+        "row_cache",
+        batches([*range(32)], [0], [40]),
+        NONE,
+        "step2/evicted",
+        [1],
+        [0],
+    ),
+    "cache_lfu_counts_batches": (
+        "row_cache",
+        batches([*range(32), *range(3), *range(4, 32)], [40, 40]),
+        {"policy": "lfu"},
+        "step1/evicted",
+        [3],
+        [0],
+    ),
+    "cache_lfu_forgets_counts": (
+        "row_cache",
+        batches([*range(32)], [40, 40], [*range(1, 32)], [0]),
+        {"policy": "lfu"},
+        "step3/evicted",
+        [40],
+        [],
+    ),
+    "cache_drops_changes": (
+        "row_cache",
+        batches([*range(32)], [40]),
+        NONE,
+        "step1/written",
+        [0],
+        [],
+    ),
+    "cache_writes_all": (
+        "row_cache",
+        batches([*range(32)], [40], training=0),
+        NONE,
+        "step1/written",
+        [],
+        [0],
+    ),
+    "cache_evicts_locked_rows": (
+        "row_cache",
+        batches([*range(32)], [40]),
+        {"in_flight": 2},
+        "step1/outside",
+        [40],
+        [],
+    ),
+    "two_level_direct": (
+        "alltoall",
+        travelling([[0.0] * 4] * 4, [4], 4) | {"nodes": counts(0, 0, 1, 1)},
+        {"two_level": True},
+        "sent_bytes",
+        [0, 32, 16, 0],
+        [0, 16, 16, 16],
+    ),
+    "wire_home_exact": (
+        "alltoall",
+        travelling([[1 + 2.0**-12]], [1]),
+        {"format": "fp16"},
+        "out",
+        [1],
+        [1 + 2.0**-12],
+    ),
+    "wire_blocks_span_keys": (
+        "alltoall",
+        travelling([[1000, 0, 255, 100]], [1, 3]),
+        {"format": "int8", "block": 3},
+        "out",
+        [1000, 0, 255, 100],
+        [1000, 0, 65 * 1000 / 255, 100],
+    ),
+    "wire_scale_not_divided": (
+        "alltoall",
+        travelling([[1]], [1]),
+        {"format": "fp16", "scale": 2.0},
+        "out",
+        [1],
+        [2],
+    ),
+    "wire_sums_not_rounded": (
+        "reduce_scatter",
+        {"partials": floats([[2048]], [[1]]), "dims": counts(1), "cuts": counts(0, 1, 1)},
+        {"format": "fp16", "round_sums": True},
+        "out",
+        [2048],
+        [2049],
     ),
 }

@@ -95,6 +95,16 @@ def test_options_choose_cases_and_workers_report_to_one_place(tmp_path: Path) ->
     assert "of one process" in refused.stderr
 
 
+def test_more_cases_are_drawn_with_the_options_of_a_test(tmp_path: Path) -> None:
+    drawn = chosen("lookup", draw=3, seed=5, pooling="mean", weights_format="fp32")[-3:]
+    assert all(case.name.startswith("lookup-drawn-5-") for case in drawn)
+    assert all(case.options["pooling"] == "mean" for case in drawn)
+    choices = ["--oracle-draw", "3", "--oracle-seed", "5", "--oracle-cases", "*-drawn-*"]
+    done = run_pytest(tmp_path, TESTS, *choices)
+    assert "3 cases, 3 failed" in done.stdout, done.stdout + done.stderr
+    assert all(f"test_right[{case.name}]" not in done.stdout for case in drawn)
+
+
 def test_no_entry_point_makes_pytest_rewrite_the_package() -> None:
     """pytest would rewrite kernels' assertions, whose cache keys would then reach into pytest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -16,9 +16,9 @@ reads the suite with h5py. It measures three things:
   an off-by-one, a lost duplicate, a missing term. A mutant is caught where a case fails.
 * **Names.** The first explanation of each caught mutant is *strong and right*, *strong and wrong*,
   or *weak or silent*. A mutant states its true names; where docs/semantics.md has none, silence, or
-  a pattern that says where the bug shows, is right. A *first hint* is right if this headline is, or,
-  for a bug without a name, if what stands below the headlines has the mutant's own words. Those of
-  `--only idioms` were written before anybody saw what is said of them.
+  a pattern that says where the bug shows, is right. A *first hint* is right if this headline is,
+  or, for a bug without a name, if what stands below the headlines has the mutant's own words. Those
+  of `--only idioms` were written before anybody saw what is said of them.
 
 All cases of the operators that a mutant could touch are answered, as in a user's check, since
 passed ones are evidence, too; `--names N` looks for explanations of N mutants only, spread evenly,

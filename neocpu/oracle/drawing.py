@@ -1,7 +1,8 @@
 """Is a kernel right on cases that nobody chose? Random ones; one that fails is shrunk and kept."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -41,16 +42,11 @@ def check_drawn(
     if op not in FACTORS:
         raise OracleError(f"{find_operator(op).name} is not drawn; {', '.join(FACTORS)} are")
     wanted = dict(options or {})
-    operator = find_operator(op)
-
-    def fits(drawn: Drawn) -> bool:
-        return wanted.items() <= operator.complete(drawn.case().options).items()
-
-    looked_at = islice(drawn_cases(op, seed, dim_multiple), draw * MOST_LOOKED_AT)
     outcomes: list[CaseOutcome] = []
-    for drawn in islice(filter(fits, looked_at), draw):
+    for drawn in drawn_with(op, draw, seed, wanted, dim_multiple):
         report = _asked(drawn, kernel)
         if not report:
+            fits = partial(_has, wanted)
             return _kept(*_shrunk(drawn, report, kernel, fits), Path(folder))
         outcomes += report.cases
     if not outcomes:
@@ -58,6 +54,19 @@ def check_drawn(
             f"no case that was drawn has {wanted}; `neocpu oracle explain` shows options"
         )
     return Report(tuple(outcomes), (), ())
+
+
+def drawn_with(
+    op: str, draw: int, seed: int, options: Mapping[str, Value], dim_multiple: int
+) -> Iterator[Drawn]:
+    """So many drawn cases with these values of options, or fewer where they are rare."""
+    looked_at = islice(drawn_cases(op, seed, dim_multiple), draw * MOST_LOOKED_AT)
+    return islice(filter(partial(_has, options), looked_at), draw)
+
+
+def _has(options: Mapping[str, Value], drawn: Drawn) -> bool:
+    """Has a drawn case these values of options?"""
+    return options.items() <= find_operator(drawn.op).complete(drawn.case().options).items()
 
 
 def _asked(drawn: Drawn, kernel: Kernel) -> Report:

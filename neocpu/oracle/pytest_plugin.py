@@ -13,6 +13,7 @@ explanations of all failures stand together, those that explain most first, also
     --oracle-seed N            other numbers of the same shapes
     --oracle-dim-multiple N    rows have such a multiple of columns
     --oracle-cases PATTERN     only such cases
+    --oracle-draw N            N more cases of each operator, drawn by the seed
     --oracle-bits              neocpu's bits, or those of the preset
     --oracle-preset NAME       a peer's semantics
     --oracle-answers FILE.npz  keep the answers, for `neocpu oracle check`
@@ -134,6 +135,7 @@ class Settings:
 
     seed: int
     dim_multiple: int | None
+    draw: int
     pattern: str
     bits: bool
     preset: str | None
@@ -146,6 +148,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("neocpu oracle", "kernels checked by neocpu's oracle")
     group.addoption("--oracle-seed", type=int, default=0, help="Seed of the cases (default: 0).")
     group.addoption("--oracle-dim-multiple", type=int, help="Rows have such a multiple of columns.")
+    group.addoption(
+        "--oracle-draw", type=int, default=0, metavar="N", help="Draw N more of each operator."
+    )
     group.addoption("--oracle-cases", default="*", metavar="PATTERN", help="Only such cases.")
     group.addoption("--oracle-bits", action="store_true", help="Ask for bits instead of bounds.")
     group.addoption("--oracle-preset", metavar="NAME", help="Check against a peer's semantics.")
@@ -175,6 +180,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SETTINGS] = Settings(
         seed=option("--oracle-seed"),
         dim_multiple=option("--oracle-dim-multiple"),
+        draw=option("--oracle-draw"),
         pattern=option("--oracle-cases"),
         bits=option("--oracle-bits"),
         preset=option("--oracle-preset"),
@@ -213,7 +219,7 @@ def _chosen(marker: "pytest.Mark | None", settings: Settings) -> "list[Case]":
         return [
             case
             for name in names or (None,)
-            for case in chosen(name, settings.seed, **multiple, **options)
+            for case in chosen(name, settings.seed, draw=settings.draw, **multiple, **options)
         ]
     except (OracleError, ValueError) as error:
         raise pytest.UsageError(str(error)) from error

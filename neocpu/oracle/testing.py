@@ -14,7 +14,9 @@ import numpy as np
 
 from neocpu.core.errors import OracleError
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
+from neocpu.oracle.cases.covers.drawn import FACTORS
 from neocpu.oracle.checking import check, find_operator, nearest_name
+from neocpu.oracle.drawing import drawn_with
 from neocpu.oracle.operator import Case, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.repeat import check_repeatedly
@@ -79,11 +81,16 @@ def assert_matches_oracle(op: str, actual: object, **inputs_and_options: object)
 
 
 def chosen(
-    op: str | None = None, seed: int = 0, dim_multiple: int = DIM_MULTIPLE, **options: Value
+    op: str | None = None,
+    seed: int = 0,
+    dim_multiple: int = DIM_MULTIPLE,
+    draw: int = 0,
+    **options: Value,
 ) -> list[Case]:
     """Cases of an operator (of all without a name) whose options have these values.
 
     dim_multiple : rows have such a multiple of columns; 1 asks for odd widths, too.
+    draw : so many more of each operator of which random cases can be drawn.
     The options of the cases returned include the defaults.
     Raises OracleError for an operator, or an option, that does not exist.
     """
@@ -94,7 +101,13 @@ def chosen(
         if name not in option_names:
             near = nearest_name(name, option_names)
             raise OracleError(f"{op or 'the oracle'} has no option {name}{near}")
-    for case in all_cases(names, seed, dim_multiple):
+    drawn = [
+        one.case()
+        for name in FACTORS
+        if names is None or name in names
+        for one in drawn_with(name, draw, seed, options, dim_multiple)
+    ]
+    for case in (*all_cases(names, seed, dim_multiple), *drawn):
         complete = find_operator(case.op).complete(case.options)
         if all(complete.get(name) == value for name, value in options.items()):
             chosen_cases.append(Case(case.name, case.op, case.inputs, complete, case.about))
@@ -102,13 +115,17 @@ def chosen(
 
 
 def cases(
-    op: str | None = None, seed: int = 0, dim_multiple: int = DIM_MULTIPLE, **options: Value
+    op: str | None = None,
+    seed: int = 0,
+    dim_multiple: int = DIM_MULTIPLE,
+    draw: int = 0,
+    **options: Value,
 ) -> "pytest.MarkDecorator":
     """A decorator that runs a test once per case, as its argument `case`.
 
-    `options` choose among the cases, e.g. pooling="sum"; `dim_multiple` as in `chosen`.
+    `options` choose among the cases, e.g. pooling="sum"; `dim_multiple`, `draw` as in `chosen`.
     """
     import pytest
 
-    selection = chosen(op, seed, dim_multiple, **options)
+    selection = chosen(op, seed, dim_multiple, draw, **options)
     return pytest.mark.parametrize("case", selection, ids=lambda case: case.name)

@@ -93,6 +93,22 @@ def _select_rows(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return {"values": layouts.index_select(inputs["values"], inputs["select"])}
 
 
+def _range(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    offsets = inputs["offsets"].astype(np.int64)
+    return {"range": layouts.offsets_range(offsets[:-1], int(offsets[-1]))}
+
+
+def _inverse(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    return {"inverse": layouts.invert_permute(inputs["permute"].astype(np.int64))}
+
+
+def _sources(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    permute = inputs["permute"].astype(np.int64)
+    offsets = inputs["offsets"].astype(np.int64)
+    permuted = np.append(0, np.cumsum(np.diff(offsets)[permute]))
+    return {"sources": layouts.expand_into_jagged_permute(permute, offsets, permuted)}
+
+
 BY_KERNELS: dict[str, Callable[[Arrays, dict[str, Value]], Arrays]] = {
     "permute": _permute,
     "block_bucketize": _bucketize,
@@ -105,4 +121,7 @@ BY_KERNELS: dict[str, Callable[[Arrays, dict[str, Value]], Arrays]] = {
     "lengths_to_offsets": _offsets,
     "recat": _recat,
     "index_select": _select_rows,
+    "offsets_range": _range,
+    "invert_permute": _inverse,
+    "expand_into_jagged_permute": _sources,
 }

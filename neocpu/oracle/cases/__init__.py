@@ -70,7 +70,7 @@ OPERATORS_OF = {
     update_cover: {"backward"},
     trajectory: {"trajectory"},
     rule_cover: {"backward"},
-    key_value: {"kv_trajectory"},
+    key_value: {"kv_trajectory", "row_cache"},
     optimizers: {"backward", "trajectory"},
     stochastic: {"round", "backward"},
     long: {"lookup", "weight_gradient", "backward", "unique_gradient"},

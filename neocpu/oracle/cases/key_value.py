@@ -1,9 +1,10 @@
-"""Which histories break key-value tables? Cases of `kv_trajectory`."""
+"""Which histories break key-value tables and caches? Cases of `kv_trajectory`, `row_cache`."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
+from neocpu.core.policies import POLICIES
 from neocpu.core.types import Ints
 from neocpu.oracle.cases.draw import Draw, Recipe
 from neocpu.oracle.operator import Arrays, Case, Value
@@ -47,6 +48,47 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     about = "counts grow beyond 8 and 16 bits, and fade as whole numbers"
     store: dict[str, Value] = {"strategy": "counter", "min_count": 1, "decay_rate": 0.9}
     yield Case(name, "kv_trajectory", inputs, store, about)
+    yield from _caches(seed)
+
+
+def _caches(seed: int) -> Iterator[Case]:
+    """Streams of batches for the caches of every policy."""
+    for policy in POLICIES:
+        for kind, rows, sets, in_flight, about in (
+            ("one-set", 64, 1, 1, "one set: every row that comes makes another one leave"),
+            ("in-flight", 70, 1, 3, "three batches in flight lock rows: some find no way"),
+            ("sets", 1 << 62, 2, 1, "rows of 62 bits in two sets"),
+        ):
+            name = f"cache-{policy}-{kind}"
+            stream = _stream(Draw(seed, name), rows, 24)
+            options: dict[str, Value] = {"policy": policy, "sets": sets, "in_flight": in_flight}
+            if policy == "lookahead":
+                options["window"] = 4
+            yield Case(name, "row_cache", stream, options, f"{policy}: {about}")
+    name = "cache-lookahead-blind"
+    blind: dict[str, Value] = {"policy": "lookahead", "sets": 1}
+    about = "lookahead: no later batch is known, so that it falls back to the least recent"
+    yield Case(name, "row_cache", _stream(Draw(seed, name), 64, 12), blind, about)
+    name = "cache-empty"
+    empty = {"training": np.array([1, 1]), **{f"step{k}/indices": _NO_ROWS for k in range(2)}}
+    yield Case(name, "row_cache", empty, {"sets": 2}, "batches without a lookup")
+
+
+_NO_ROWS = np.empty(0, np.int64)
+
+
+def _stream(draw: Draw, rows: int, steps: int) -> Arrays:
+    """Batches of some 30 lookups: a hot part, a moving one, and rows that occur once."""
+    known = np.sort(draw.whole(96, 0, 1 << 31)) * (rows >> 31) if rows > 96 else np.arange(rows)
+    inputs: Arrays = {"training": (draw.whole(steps, 0, 3) > 0).astype(np.int64)}
+    for k in range(steps):
+        hot = draw.whole(12, 0, 6)
+        near = draw.whole(12, 0, 14) + 5 * k
+        cold = draw.whole(8, 0, known.size)
+        indices = known[np.concatenate([hot, near, cold]) % known.size]
+        indices[::11] = -1
+        inputs[f"step{k}/indices"] = indices
+    return inputs
 
 
 def _ids(draw: Draw, count: int) -> Ints:

@@ -85,6 +85,18 @@ def _permutes(base: Arrays) -> Iterator[Case]:
         {**base, "permute": np.array([1, 1, 3])},
         "a key twice, others not at all",
     )
+    offsets = np.append(0, np.cumsum(base["lengths"].sum(1)))
+    for name, order, about in (
+        ("expand-permute", [2, 0, 3, 1], "segments in another order"),
+        ("expand-permute-repeats", [3, 3, 0], "a segment twice, others not at all"),
+        ("expand-permute-none", [], "no segment"),
+    ):
+        segments = {"permute": np.array(order, np.int64), "offsets": offsets}
+        yield _case(name, "expand_into_jagged_permute", segments, about)
+    for size in (1, 7, 300):
+        shuffled = {"permute": (11 * np.arange(size) + 5) % size}
+        about = f"{size} numbers in another order"
+        yield _case(f"invert-permute-{size}", "invert_permute", shuffled, about)
     empty: Arrays = {
         "lengths": np.zeros((3, 0), np.int32),
         "indices": np.zeros(0, np.int64),
@@ -141,6 +153,13 @@ def _offsets(lengths: NDArray[np.int32]) -> Iterator[Case]:
         {"lengths": np.zeros(0, np.int32)},
         "no lengths: one offset, 0",
     )
+    for name, bag_lengths, about in (
+        ("offsets-range", lengths.reshape(-1), "places start again in every bag"),
+        ("offsets-range-empty", np.zeros(3, np.int32), "bags without a lookup"),
+        ("offsets-range-long", np.array([0, 0, 1025, 1, 0, 33, 0]), "runs of empty bags"),
+    ):
+        ends = {"offsets": np.append(0, np.cumsum(bag_lengths))}
+        yield _case(name, "offsets_range", ends, about)
     big = np.array([1 << 30, 1 << 30, 1 << 30, 5], np.int32)
     yield _case(
         "offsets-beyond-32-bits",

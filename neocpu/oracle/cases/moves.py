@@ -1,4 +1,4 @@
-"""Which permutations and selections of embeddings break kernels?"""
+"""Which permutations, selections and exchanges of embeddings break kernels?"""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,7 @@ from neocpu.oracle.cases.draw import Draw, Recipe
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.moves import OPERATORS
 from neocpu.oracle.truth import moves
+from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS
 
 ROUNDED = ("regroup-duplicates", "keyed-select")  # gradients of 24 bits
 BY_NAME = {op.name: op for op in OPERATORS}
@@ -17,6 +18,8 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     for make in (_pooled, _regrouped, _selected, _keyed):
         yield from make(seed, Recipe(seed, dim_multiple).narrow)
+    yield from _exchanged(seed, Recipe(seed, dim_multiple))
+    yield from _reduced(seed, Recipe(seed, dim_multiple))
 
 
 def _both(
@@ -135,3 +138,78 @@ def _keyed(seed: int, multiple: int) -> Iterator[Case]:
     ):
         geometry = {"lengths": lengths, "select": np.array(select, np.int64)}
         yield from _both(seed, name, "keyed_jagged_index_select", values, geometry, about)
+
+
+def _exchanged(seed: int, recipe: Recipe) -> Iterator[Case]:
+    """Six ranks on two nodes, of four and of two; a wire of every format, both ways."""
+    widths = np.array(recipe.widths(4, 36, 12, 64, 4), np.int64)
+    geometry: Arrays = {
+        "dims": widths,
+        "owner": np.array([1, 0, 4, 1, 3]),
+        "cuts": np.array([0, 2, 5, 5, 7, 8, 11]),
+        "nodes": np.array([0, 0, 1, 0, 1, 0]),
+    }
+    for name, form in WIRE_FORMATS.items():
+        for backward in (False, True):
+            kind = f"alltoall-{name}{'-backward' if backward else ''}"
+            draw = Draw(seed, kind)
+            values = draw.floats((11, int(widths.sum())), -9, 6)
+            values[1, :4] = [0.0, -0.0, 2.0**-130, 1e-9]  # a block of small numbers
+            values[6, -4:] = 1.5  # one whose range is 0
+            options: dict[str, Value] = {"rank": 1, "format": name, "backward": backward}
+            if form.blocks:
+                options["block"] = 16
+            about = f"{name}: keys that are no whole blocks, ranks without samples or keys"
+            yield Case(kind, "alltoall", {"values": values, **geometry}, options, about)
+    draw = Draw(seed, "alltoall-scaled")
+    values = draw.floats((11, int(widths.sum())), -30, -20)
+    for name in ("fp16", "int8", "fp8"):
+        scaled: dict[str, Value] = {"rank": 1, "format": name, "scale": 65536.0, "backward": True}
+        about = f"{name}: small gradients, 65,536 times as large on their way"
+        inputs = {"values": values, **geometry}
+        yield Case(f"alltoall-scaled-{name}", "alltoall", inputs, scaled, about)
+    for rank, about in (
+        (0, "place 0 of its node: sends on what its node has for both nodes' first ranks"),
+        (3, "place 2, which the other node lacks"),
+        (2, "two ranks serve four"),
+    ):
+        for backward in (False, True):
+            levels: dict[str, Value] = {"rank": rank, "two_level": True, "format": "bf16"}
+            levels["backward"] = backward
+            kind = f"alltoall-two-level-{rank}{'-backward' if backward else ''}"
+            inputs = {"values": draw.floats((11, int(widths.sum()))), **geometry}
+            yield Case(kind, "alltoall", inputs, levels, f"two levels; {about}")
+    values = draw.floats((11, int(widths.sum())))
+    values[2, 0], values[3, 5], values[4, -1] = np.nan, np.inf, 3e38
+    for name in ("fp16", "int8", "int4", "fp8"):
+        special: dict[str, Value] = {"rank": 1, "format": name}
+        about = f"{name}: what is not finite, or as large as can be, in the middle of others"
+        inputs = {"values": values, **geometry}
+        yield Case(f"alltoall-specials-{name}", "alltoall", inputs, special, about)
+
+
+def _reduced(seed: int, recipe: Recipe) -> Iterator[Case]:
+    """Partial sums of one to five ranks, in every format."""
+    widths = np.array(recipe.widths(4, 36), np.int64)
+    for name in WIRE_FORMATS:
+        draw = Draw(seed, f"reduce-scatter-{name}")
+        inputs: Arrays = {
+            "partials": draw.floats((5, 7, int(widths.sum()))),
+            "dims": widths,
+            "cuts": np.array([0, 1, 4, 4, 6, 7]),
+        }
+        options: dict[str, Value] = {"rank": 1, "format": name}
+        about = f"{name}: five ranks, whose tree is one of eight"
+        yield Case(f"reduce-scatter-{name}", "reduce_scatter", inputs, options, about)
+        if name in ("fp16", "bf16"):
+            rounded: dict[str, Value] = {**options, "round_sums": True, "scale": 0.5}
+            about = f"{name}: every sum is rounded, too"
+            yield Case(f"reduce-scatter-{name}-sums", "reduce_scatter", inputs, rounded, about)
+    draw = Draw(seed, "reduce-scatter-alone")
+    alone: Arrays = {
+        "partials": draw.floats((1, 3, int(widths.sum()))),
+        "dims": widths,
+        "cuts": np.array([0, 3]),
+    }
+    about = "one rank: nothing travels, and is rounded all the same"
+    yield Case("reduce-scatter-alone", "reduce_scatter", alone, {"format": "int8"}, about)

@@ -9,6 +9,7 @@ from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth
 from neocpu.oracle.ops import (
     backward,
     codecs,
+    collectives,
     fp8_rows,
     jagged,
     key_value,
@@ -17,6 +18,7 @@ from neocpu.oracle.ops import (
     maximum,
     moves,
     nvfp4,
+    row_cache,
     scale,
     trajectory,
 )
@@ -41,7 +43,9 @@ MODULES = (
     codecs,
     jagged,
     key_value,
+    row_cache,
     moves,
+    collectives,
     nvfp4,
     scale,
     maximum,

@@ -12,6 +12,7 @@ from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.formats import ROUNDINGS, Format, in_format, quantum
 from neocpu.oracle.truth.numbers import Bounded, Real, where
+from neocpu.oracle.truth.scaled import interval_of
 
 EPSILON = 1e-20  # added to the largest number, as FBGEMM does
 LEAST_EXACT = 2.0**-40  # of a largest number to which fp32 does not add EPSILON
@@ -74,6 +75,12 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
             upper=np.where(np.isinf(error), np.inf, high),
         ),
     }
+
+
+def fp8_numbers(x: Real, backward: bool) -> Bounded:
+    """Numbers [R, D] that went through fp8 rows and back."""
+    truths = _truth({"x": x}, {"backward": backward}, frozenset())
+    return interval_of(truths["numbers"]) / interval_of(truths["scale"]).column()
 
 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:

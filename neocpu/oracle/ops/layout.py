@@ -114,6 +114,31 @@ OPERATORS = (
         {"lengths": LENGTHS},
     ),
     _operator(
+        "offsets_range",
+        "The place of each lookup in its bag (FBGEMM: offsets_range, lengths_range).",
+        {"offsets": OFFSETS},
+        {},
+        {"range": Field("int64[n]", ("lookup",))},
+    ),
+    _operator(
+        "invert_permute",
+        "The permutation that undoes one (FBGEMM: invert_permute).",
+        {"permute": Field("a permutation, int32 or int64[P]", ("key",))},
+        {},
+        {"inverse": Field("int64[P]", ("key",))},
+    ),
+    _operator(
+        "expand_into_jagged_permute",
+        "Where each lookup comes from when segments are permuted (FBGEMM: "
+        "expand_into_jagged_permute).",
+        {
+            "permute": Field("number of the segment that comes here, int32 or int64[P]", ("key",)),
+            "offsets": Field("where segments begin, and the end of the last", ("key",)),
+        },
+        {},
+        {"sources": Field("places of lookups, int64[n]", ("lookup",))},
+    ),
+    _operator(
         "permute",
         "Keys of jagged data in another order (FBGEMM: permute_2D_sparse_data).",
         {

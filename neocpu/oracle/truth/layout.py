@@ -42,6 +42,27 @@ def offsets_to_lengths(
     return {"lengths": ints([b - a for a, b in pairwise(ends)])}
 
 
+def offsets_range(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+    """Place of each lookup in its bag (offsets_range)."""
+    ends = inputs["offsets"].tolist()
+    return {"range": ints([k for a, b in pairwise(ends) for k in range(b - a)])}
+
+
+def invert_permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+    """The permutation that undoes one (invert_permute)."""
+    permute = inputs["permute"].tolist()
+    return {"inverse": ints([permute.index(k) for k in range(len(permute))])}
+
+
+def expand_into_jagged_permute(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Arrays:
+    """Where lookups of permuted segments come from (expand_into_jagged_permute)."""
+    ends = inputs["offsets"].tolist()
+    segments = [range(a, b) for a, b in pairwise(ends)]
+    return {"sources": ints([j for k in inputs["permute"].tolist() for j in segments[k]])}
+
+
 def _bags(lengths: Elements) -> list[list[int]]:
     """Numbers of the lookups of each bag."""
     ends = offsets_of(lengths).tolist()

@@ -43,6 +43,15 @@ class Interval:
         return Bounded(middle, np.maximum(self.high - middle, middle - self.low))
 
 
+def interval_of(truth: Truth) -> Bounded:
+    """The numbers that a truth allows, as what is computed on; unknown where it allows any."""
+    low = truth.reference - truth.bound if truth.lower is None else truth.lower
+    high = truth.reference + truth.bound if truth.upper is None else truth.upper
+    numbers = Interval(low, high).bounded
+    known = np.isfinite(low) & np.isfinite(high)
+    return Bounded(np.where(known, numbers.value, 0.0), np.where(known, numbers.error, np.inf))
+
+
 def parts_of(inputs: Arrays, name: str) -> dict[str, Real]:
     """Codes [elements], scales and biases [rows] of all row-scaled rows of the inputs, in fp64."""
     parts: dict[str, list[Real]] = {"codes": [], "scale": [], "bias": []}
@@ -68,7 +77,7 @@ def stored_tables(
         elements = slice(tables.first_element[t], tables.first_element[t + 1])
         rows = slice(tables.first_row[t], tables.first_row[t + 1])
         table = x.take(elements).reshape(int(rows.stop - rows.start), columns)
-        after = _stored_rows(table, name, rounding)
+        after = stored_rows(table, name, rounding)
         written = {"codes": np.repeat(touched[rows], columns)}
         by_table.append(
             {
@@ -91,7 +100,7 @@ def header_format(name: str) -> str:
     return {4: "fp32", 2: "fp16"}[np.dtype(SCALED[name][1]).itemsize]
 
 
-def _stored_rows(x: Bounded, name: str, rounding: str) -> dict[str, Truth]:
+def stored_rows(x: Bounded, name: str, rounding: str) -> dict[str, Truth]:
     """The truths of codes [U, D], scale [U] and bias [U] of rows x [U, D] in a row-scaled format.
 
     Unknown where the update is, or where a range may be 0.

@@ -38,6 +38,8 @@ NARROW = ("fp16", "bf16", "split", "fp8_e4m3", "fp8_e5m2", "int8", "int4")
 MODES = ("l2", "decoupled")
 LENGTHS = ((2, 0, 1), (1, 3, 1), (2, 1, 1))  # by feature, by sample
 STILL = 3  # row whose gradient and states are 0
+FALLING = 1  # row whose second moment falls, where rows have one
+LARGE_MOMENT = 64.0  # beside the mean squares of gradients below 4
 
 
 def shows_rule(case: Case) -> bool:
@@ -103,4 +105,7 @@ def _inputs(recipe: Recipe, draw: Draw, rule: str) -> Arrays:
         inputs[name][STILL * width : (STILL + 1) * width] = 0
     for name in RULES[rule].row_state:
         inputs[name][STILL] = 0
+    # In LAMB one falls as it is, and beside a large one the ratio of norms hides other bends.
+    if "exp_avg_sq" in RULES[rule].row_state and "lamb" not in rule:
+        inputs["exp_avg_sq"][FALLING] = LARGE_MOMENT
     return inputs
