@@ -32,7 +32,7 @@ PIPES = "NEOCPU_FORKED"  # variable: numbers of the pipes for requests and for a
 OPTIMIZED = 1  # flag of functions' code, which that of modules and bodies of classes has not
 AT_ONCE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")  # run where they stand
 
-WAITED = 4  # times a test's seconds: beside other work, few of these are its own
+WAITED = 2  # times a test's seconds: beside other work, few of these are its own
 PASSED = "passed"
 SKIPPED = "skipped"
 
@@ -73,6 +73,8 @@ class ForkedTests:
         os.close(answers)
         self._requests = os.fdopen(write, "w")
         self._answers = os.fdopen(read)
+        # a bug that is in its file before that is imported would be in all forks
+        self._answers.readline()
 
     def outcome(self, file: str, before: bytes, tests: Sequence[str], seconds: float) -> Outcome:
         """What becomes of tests now that a file is not as it was before.
@@ -110,6 +112,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     sys.settrace(None)
     requests, answers = map(int, os.environ[PIPES].split())
     with os.fdopen(requests) as lines, os.fdopen(answers, "w") as written:
+        print("waiting", file=written, flush=True)
         for line in lines:
             outcome = _outcome(session, *json.loads(line))
             print(json.dumps(asdict(outcome)), file=written, flush=True)

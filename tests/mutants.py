@@ -2,7 +2,8 @@
 
 Bugs of `mutations.py` are drawn, put one by one into a copy of the repository, and the tests that
 belong to the file are run on it. `--changed BASE` draws from the lines changed since a revision,
-`--wing NAME` from a wing; `--least SHARE` exits with 1 where fewer are killed.
+`--wing NAME` from a wing; `--least SHARE` exits with 1 where fewer are killed; after `--seconds N`
+no other bug is tried.
 
 A bug is killed by a test that fails with it, and passes without it, or that ends in time only
 without it. Which tests belong to a function `executed.py` has recorded; those of all bugs wait in
@@ -15,6 +16,7 @@ import argparse
 import ast
 import datetime
 import importlib.util
+import math
 import os
 import random
 import re
@@ -86,7 +88,7 @@ class Copy:
             return Verdict(UNTESTED)
         path.write_bytes(mutant.applied(source))
         outcome = Outcome()
-        if not mutant.file.startswith(KERNELS) or mutant.file.startswith(TWINS):
+        if not _is_kernel(mutant.file):
             outcome = self._forked.outcome(mutant.file, source, tests, FORKED_SECONDS)
         forked = bool(outcome.failed) or outcome.whole
         if not forked:
@@ -213,7 +215,8 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     for mutant in mutants:
         source = (root / mutant.file).read_bytes()
         runs.append((mutant, belonging.of_line(mutant.file, source, mutant.line)))
-    runs.sort(key=lambda run: bool(START_MPI & {test.partition("::")[0] for test in run[1]}))
+    runs.sort(key=_is_slow)
+    end = time.monotonic() + options.seconds
     verdicts: dict[str, list[Mutant]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(root, Path(folder), [test for _, tests in runs for test in tests])
@@ -221,6 +224,9 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
             killers: dict[tuple[str, bool], list[Run]] = defaultdict(list)
             for number, (mutant, tests) in enumerate(runs, 1):
                 start = time.monotonic()
+                if start > end:
+                    print(f"{len(runs) - number + 1} are not tried: time is over")
+                    break
                 word, by, forked = copy.verdict(mutant, tests)
                 if by:
                     killers[by, forked].append((mutant, tests))
@@ -238,10 +244,21 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
                 if by not in failing[forked]:
                     verdicts[KILLED] += [mutant for mutant, _ in killed]
                     continue
+                print(f"{by} fails without a bug, too")
                 for mutant, tests in killed:
                     runs.append((mutant, [test for test in tests if not _is_of(test, by)]))
         copy.close()
     return _report(verdicts, options)
+
+
+def _is_slow(run: Run) -> bool:
+    """Is a kernel compiled, or may a test start mpiexec?"""
+    mutant, tests = run
+    return _is_kernel(mutant.file) or bool(START_MPI & {t.partition("::")[0] for t in tests})
+
+
+def _is_kernel(file: str) -> bool:
+    return file.startswith(KERNELS) and not file.startswith(TWINS)
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:
@@ -251,6 +268,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--changed", metavar="BASE")
     parser.add_argument("--wing", metavar="NAME")
     parser.add_argument("--least", type=float, default=0.0, metavar="SHARE")
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="N")
     return parser.parse_args(words)
 
 

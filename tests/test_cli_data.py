@@ -352,6 +352,7 @@ def test_extreme_numbers_are_told_when_they_are_converted_and_trained_on(tmp_pat
     log = tmp_path / "log.csv"
     rows = [f"{i % 2},{i},{i % 5},a{i % 3}" for i in range(40)]
     rows[17] = "1,-3e38,2,a1"
+    rows[18] = "1,0,999999936,a1"  # the last fp32 number below 1e9
     log.write_text("\n".join(["click,price,size,site", *rows]))
     schema = """
         label = { column = "click" }
@@ -375,3 +376,6 @@ def test_extreme_numbers_are_told_when_they_are_converted_and_trained_on(tmp_pat
         config = loads(f'data.train = "{out}"\n[tables]\nsite.rows = 9', "x.toml")
         open_splits(config, SingleComm(), tmp_path, told_again.append)
         assert any(told in line for line in told_again) == extreme
+    log.write_text(log.read_text().replace("999999936", "1000000000"))
+    run(["data", "convert", "table", str(form), str(log), str(out), "--force"])
+    assert "column 'size' has numbers up to 1e+09 in size" in capsys.readouterr().out

@@ -142,8 +142,7 @@ def test_bugs_in_functions_that_are_loaded_show_in_forks(tmp_path: Path) -> None
     waiting = ForkedTests(tmp_path, environment, [name])
     right = Outcome(passed=True, whole=True)
     for old, new, seconds, outcome in (
-        ("x", "x", 30.0, right),
-        ("min", "max", 30.0, Outcome(f"{name}::test_total")),
+        ("min", "max", 30.0, Outcome(f"{name}::test_total")),  # while modules are imported
         ("2 * x", "3 * x", 30.0, Outcome(f"{name}::test_twice")),
         (
             "    return",

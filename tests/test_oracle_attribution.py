@@ -152,6 +152,24 @@ def test_wrong_bags_say_what_they_lack(name: str) -> None:
     assert hint in text and "wrong sums" in text, text
 
 
+@pytest.mark.parametrize(
+    ("extra", "least", "most"),
+    [
+        ("the first term of the next segment", 0, 7),
+        ("the first term of the next segment", 3, 4),
+        ("the last term of the segment before", 2, 8),
+    ],
+)
+def test_wrong_segments_say_what_they_have_too_much(extra: str, least: int, most: int) -> None:
+    (case,) = (case for case in all_cases(["segment_sum"]) if case.name == "segment-sum")
+    ends = case.inputs["offsets"]
+    beside = ends[1:] if "next" in extra else ends[:-1] - 1
+    sums = right(case)["sums"].copy()
+    sums[least:most] += case.inputs["values"][beside[least:most]]
+    report = str(oracle.check(case.op, case.inputs, sums, case.options))
+    assert f"{extra} is added (first: this call, segment {least})" in report
+
+
 def stepped_in_parts(case: Case) -> Arrays:
     """Features of a table take their steps one after the other."""
     answer = dict(case.inputs)
@@ -165,12 +183,12 @@ def stepped_in_parts(case: Case) -> Arrays:
     return {name: answer[name] for name in right(case)}
 
 
-def with_states(shift: int) -> Callable[[Case], Arrays]:
-    """States are read one row off; rows and states are stored where they belong."""
+def with_states(read: Callable[[np.ndarray], np.ndarray]) -> Callable[[Case], Arrays]:
+    """Other states are read; rows and states are stored where they belong."""
 
     def kernel(case: Case) -> Arrays:
         inputs = dict(case.inputs)
-        inputs["sum"] = np.roll(inputs["sum"], shift)
+        inputs["sum"] = read(inputs["sum"])
         answer = OPERATORS["backward"].run(inputs, case.options, "reference")
         touched = answer["weights"] != case.inputs["weights"]
         dims = np.repeat(inputs["dims"], inputs["rows"])
@@ -222,8 +240,13 @@ STEPS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
     "in parts": (UPDATES, stepped_in_parts, "a row is stepped in two parts"),
     "states of the next row": (
         ("backward-exact_rowwise_adagrad",),
-        with_states(-1),
+        with_states(lambda states: np.roll(states, -1)),
         "a step reads the states of the row after",
+    ),
+    "states of the next table": (
+        ("backward-sequence-exact_rowwise_adagrad",),  # tables of 7 and 5 rows
+        with_states(lambda states: np.concatenate([states[7:], states[5:]])),
+        "a step reads the states of the same row of the next table",
     ),
     "twice": (
         ("backward-adam", "backward-adagradw-count"),

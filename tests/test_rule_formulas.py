@@ -227,6 +227,7 @@ def settings():
                 "counter_halflife": 4,
                 "learning_rate_mode": "tail_id_lr_decrease",
             },
+            {"learning_rate_mode": "tail_id_lr_increase", "max_counter": 1e6},
             {
                 "learning_rate_mode": "tail_id_lr_increase",
                 "tail_id_threshold": 0.7,

@@ -105,6 +105,13 @@ def optimizers(name):
                 ),
                 (
                     "l2",
+                    0,
+                    -1,
+                    1.0,  # a rate that grows to its bound
+                    {"learning_rate_mode": "tail_id_lr_increase", "max_counter": 1e6},
+                ),
+                (
+                    "l2",
                     5,
                     -1,
                     1.7,

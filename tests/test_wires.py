@@ -89,6 +89,23 @@ def test_kernels_match_their_twins(
     np.testing.assert_array_equal(rounded[chosen], back[chosen])
 
 
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),
+    [("fp16", 1025, 1025), ("bf16", 129, 129), ("fp8", 9, 5), ("int8", 256, 256), ("int4", 16, 16)],
+)
+def test_a_wire_tells_as_many_numbers_apart_as_its_bits(
+    name: str, forward: int, backward: int
+) -> None:
+    x = np.linspace(1, 2, 4097, dtype=np.float32)
+    whole = np.array([[0, x.size, 0, x.size, 1, x.size]], np.int64)
+    counts = []
+    for way in (0, 1):
+        rounded = x.copy()
+        twins.round_blocks(x, rounded, whole, code_of(WireSpec(name, x.size), way))
+        counts.append(np.unique(rounded).size)
+    assert counts == [forward, backward]
+
+
 PAIRS = {
     "fp16, bf16": (WireSpec("fp16"), WireSpec("bf16")),
     "scaled": (WireSpec("bf16", scale=0.3), WireSpec("fp16", scale=4096.0)),
@@ -160,13 +177,16 @@ def test_planners_cut_at_blocks_only() -> None:
 embedding_dim = 96
 bottom = [96]
 [tables]
-wide = { rows = 100, dim = 96 }
+wide = { rows = 100_000, dim = 96 }
 """
     for planner in ("greedy", "search"):
         sets = [f"parallel.planner={planner}", "wires.backward=int8"]
         config = configs.loads(settings, "x.toml", sets)
         plan = make_plan(config, SingleComm(), {"wide": 50.0}, ranks=4)
         assert all(cut % 32 == 0 for shard in plan.shards for cut in shard.cols)
+        free = configs.loads(settings, "x.toml", sets[:1])
+        cuts = make_plan(free, SingleComm(), {"wide": 50.0}, ranks=4).shards
+        assert any(cut % 32 for shard in cuts for cut in shard.cols)
         refused = configs.loads(settings, "x.toml", [*sets, "parallel.plan=column_wise"])
         with pytest.raises(PlanError, match="'wide' is cut at column 24, inside a block of 32"):
             make_plan(refused, SingleComm(), {}, ranks=4)
