@@ -199,6 +199,7 @@ def changed_codes(file: str, before: str) -> tuple[str, dict[Key | None, CodeTyp
 
 def give_code(path: str, codes: Mapping[Key | None, CodeType]) -> None:
     """Give functions of a loaded file other code."""
+    gc.unfreeze()  # what conftest.py froze is not among the objects
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == path:
             key = _key(function.__code__)

@@ -120,8 +120,10 @@ def half(x): return x // 2
 HALF = half(6)
 def unseen(x): return x
 """
-OF_LOADED = """import pytest
+OF_LOADED = """import gc
+import pytest
 from neocpu.core.toy import HALF, Toy, total
+gc.freeze()
 def test_total(): assert total(3, 5) == 5
 def test_twice(): assert Toy.twice(2) == 4
 def test_half(): assert HALF == 3
