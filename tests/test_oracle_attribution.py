@@ -119,6 +119,11 @@ HINTS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
         with_bags(lambda bag: np.append(bag[:1], bag)),
         "the first lookup counts twice",
     ),
+    "every second lost": (
+        LOOKUPS,
+        with_bags(lambda bag: bag[::2]),
+        "lookups 2k + 0 (from 0) alone count",
+    ),
     "one block": (LOOKUPS, with_bags(lambda bag: bag[:4]), "only the first 4 lookups count"),
     "next weight": (
         ("lookup-weighted",),
@@ -292,6 +297,14 @@ def test_what_has_no_name_says_where_it_is(name: str) -> None:
     noise = 1 + np.linspace(0.1, 0.37, out.size).reshape(out.shape)
     out *= np.where(mask(np.arange(out.shape[1]) % width), noise, 1).astype(F)
     assert words in str(oracle.check("lookup", inputs, out))
+
+
+def test_samples_that_nobody_wrote_are_no_factor() -> None:
+    case = CASES["lookup-weighted"]
+    out = right(case)["out"].copy()
+    out[1::2] = 0
+    report = oracle.check("lookup", case.inputs, out, case.options, budget=1e-9)
+    assert "only odd rows (or samples)" in str(report) and "sum_scaled" not in str(report)
 
 
 def test_sizes_of_errors_say_of_which_format_they_are() -> None:

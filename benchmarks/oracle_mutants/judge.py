@@ -23,6 +23,7 @@ class Told(NamedTuple):
     cases: int  # failed ones that it explains
     where: str = ""  # the option to which it is confined
     equally: tuple[str, ...] = ()  # explanations that these cases cannot tell from it
+    about: str = ""  # what it says
 
     @property
     def title(self) -> str:
@@ -41,6 +42,7 @@ def told(report: Any) -> tuple[Told, ...]:
             len(finding.cases),
             finding.where,
             finding.equally,
+            finding.diagnosis.about,
         )
         for finding in report.findings
     ]
@@ -85,4 +87,4 @@ def is_first_hint_right(explanations: tuple[Told, ...], failed: int, mutant: Mut
     if mutant.true_names and top is not None:
         return grade(explanations, failed, mutant) == "strong and right"
     hints = [top] if top else [told for told in explanations if told.kind in BELOW]
-    return bool(mutant.says) and any(mutant.says in hint.title for hint in hints)
+    return bool(mutant.says) and any(mutant.says in f"{hint.title} {hint.about}" for hint in hints)

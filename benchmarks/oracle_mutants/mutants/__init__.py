@@ -16,6 +16,7 @@ from benchmarks.oracle_mutants.mutants import (  # noqa: F401, they register the
     scale,
     steps,
     stores,
+    strides,
     weights,
 )
 from benchmarks.oracle_mutants.registry import MUTANTS

@@ -144,10 +144,10 @@ def hints_of(group: Group) -> Iterator[SumHint]:
         if len(group.terms):
             places = _places(len(group.terms))
             yield from _cut(group, places)
-            yield from _strided(group)
             yield from _single(group, places)
             yield from _from_elsewhere(group, places)
             yield from _added(group)
+            yield from _strided(group)
             yield from _scaled(group)
 
 
@@ -209,10 +209,12 @@ def _cut(group: Group, places: Ints) -> Iterator[SumHint]:
     after = group.terms.sum(0) - before
     for end in ends[group.fits(before)].tolist():
         yield SumHint("sum_cut", f"only the first {end} lookups count")
+        yield SumHint("sum_cut", "lookups at the end are lost")
     for end in ends[group.fits(after)].tolist():
         if end == count - 1:
             yield SumHint("sum_cut", "only the last lookup counts")
         yield SumHint("sum_cut", f"the first {end} lookups are lost")
+        yield SumHint("sum_cut", "lookups at the beginning are lost")
     for end in ends[group.fits(before + group.terms.sum(0))].tolist():
         yield SumHint("lookup_doubled", f"the first {end} lookups count twice")
         yield SumHint("lookup_doubled", "several lookups count twice")
@@ -230,7 +232,7 @@ def _strided(group: Group) -> Iterator[SumHint]:
     total = group.terms.sum(0)
     candidates = []
     for stride in STRIDES:
-        for place in range(stride if len(group.terms) > stride else 0):
+        for place in range(min(stride, len(group.terms))):
             some = group.terms[place::stride].sum(0)
             which = f"lookups {stride}k + {place} (from 0)"
             candidates.append((SumHint("lookup_missing", f"{which} are missing"), total - some))
@@ -290,5 +292,6 @@ def _scaled(group: Group) -> Iterator[SumHint]:
             yield SumHint("sum_scaled", f"the sum is divided by {words}")
     if group.answer is not None and total.size > 1:
         factor = float(np.median(group.answer / total))
-        if np.isfinite(factor) and group.fits(total * factor)[0]:
+        # A sum of 0 was lost, or not written: no factor makes it.
+        if np.isfinite(factor) and factor and group.fits(total * factor)[0]:
             yield SumHint("sum_scaled", "each sum is multiplied by a number of its own")

@@ -138,6 +138,8 @@ class _Reader:
             ),
         ):
             inside = (place >= 0) & (place < self._weights.size)
+            if "other of two" in name:
+                inside &= place <= position[-1:]
             others[name] = np.where(inside, self._weights[np.where(inside, place, 0)], np.nan)
         return {name: base * (weight / by)[:, None] for name, weight in others.items()}
 
@@ -154,9 +156,11 @@ class _Reader:
             others[f"what the {name} should add"] = np.where(
                 inside[:, None], self.terms(place, width), np.nan
             )
+            row = self._rows[elements_of(bags, place, width)] * factor
             if self._weights is not None:
-                row = self._rows[elements_of(bags, place, width)] * factor
                 others[f"the row of the {name}"] = np.where(inside[:, None], row, np.nan)
+            inside &= bags.bag[place] == bags.bag[lookups]
+            others[f"the row of the {name} of its bag"] = np.where(inside[:, None], row, np.nan)
         return others
 
     def beside_bag(self, bag: int, width: int) -> dict[str, Real]:

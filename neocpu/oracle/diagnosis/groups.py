@@ -158,17 +158,18 @@ def terms_of_row(gradients: MergedGradients, number: int) -> tuple[Real, dict[st
 def shifted_gradients(
     bags: JaggedBatch, inputs: Arrays, options: dict[str, Value], table: int, row: int
 ) -> dict[str, Real]:
-    """What the lookups of a row would add with the gradient of a sample beside their own."""
+    """What the lookups of a row would add with another sample's gradient, or another weight."""
     lookups = np.flatnonzero((bags.table == table) & (bags.row == row))
     if options["pooling"] == "none" or not lookups.size:
         return {}
     by = divisor(bags, options, frozenset())
-    factor = np.ones(lookups.size) if bags.weight is None else bags.weight[lookups]
-    factor = factor if by is None else factor / by[bags.bag[lookups]]
+    share = np.ones(lookups.size) if by is None else 1 / by[bags.bag[lookups]]
+    weight = np.ones(lookups.size) if bags.weight is None else bags.weight[lookups]
     feature = bags.feature[bags.bag[lookups]]
     width = int(bags.dims[feature[0]])
-    shifted = {}
-    for name, step in (("the gradient of the next sample", 1), ("that of the one before", -1)):
+
+    def of_sample(step: int) -> Real:
+        """Gradients of the samples so many places beside the lookups' own."""
         value = np.full((lookups.size, width), np.nan)
         for f in np.unique(feature).tolist():
             members = np.flatnonzero(feature == f)
@@ -179,7 +180,21 @@ def shifted_gradients(
             moved[lookups[members[inside]]] += step
             other = replace(bags, bag=moved)
             value[members[inside]] = gradients(other, inputs, options, f, lookups[members[inside]])
-        shifted[name] = value * factor[:, None]
+        return value
+
+    shifted = {
+        "the gradient of the next sample": of_sample(1) * (weight * share)[:, None],
+        "that of the one before": of_sample(-1) * (weight * share)[:, None],
+    }
+    if bags.weight is not None:
+        all_weights = inputs["per_sample_weights"].astype(np.float64)
+        own = of_sample(0)
+        shifted["no weight"] = own * share[:, None]
+        for name, step in (("next lookup", 1), ("lookup before", -1)):
+            place = bags.position[lookups] + step
+            inside = (place >= 0) & (place < all_weights.size)
+            other_weight = np.where(inside, all_weights[np.where(inside, place, 0)], np.nan)
+            shifted[f"the weight of the {name}"] = own * (other_weight * share)[:, None]
     return shifted
 
 
