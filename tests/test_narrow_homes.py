@@ -68,7 +68,7 @@ def test_what_a_row_holds_decides_how_it_is_rounded():
     held = rng.integers(0, 256, (2000, 36)).astype(np.uint8)
     streams = streams_of(rows, held)
     assert (streams >= 0).all() and np.unique(streams).size == 2000
-    assert (streams_of(rows[::-1], held[::-1].copy()) == streams[::-1]).all()
+    assert (streams_of(rows[::-1].copy(), held[::-1].copy()) == streams[::-1]).all()
     other = held.copy()
     other[:, 35] ^= 1
     assert (streams_of(rows, other) != streams).all()

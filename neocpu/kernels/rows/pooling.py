@@ -379,7 +379,8 @@ def bag_words(terms, bags, out, extra):
         bag = Bag(bags.lo[i], bags.hi[i], bags.base[i], bags.stride[i], width)
         parts = np.empty((used, width))
         spread = _range_of_bag(terms, bag, np.empty(width), np.empty(128))
-        _split_words(terms, bag, 0, spread, parts)
+        # no literal: that is a type of its own, for which `_split_words` would be compiled again
+        _split_words(terms, bag, np.int64(0), spread, parts)
         for c in range(width):
             out[bags.place[i] + c] = parts[0, c]
             for k in range(1, used):
