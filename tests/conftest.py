@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """What is imported and collected by now stays to the end, so it is not looked through for
-    garbage any more, which took some tests a third of their time; the rest is, less often.
+    garbage any more, which took some tests a quarter of their time; the rest is, less often.
     """
     gc.collect()
     gc.freeze()

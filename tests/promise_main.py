@@ -7,6 +7,7 @@ digest or why it was refused, and the seconds. A case that is "killed" ends all 
 started again, they go on with it.
 """
 
+import gc
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    gc.disable()  # until all is imported, as in `spmd_main.py`
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from promise_cases import (
@@ -345,4 +348,6 @@ if __name__ == "__main__":
         # Two ranks of a core sleep while they wait: other tests run beside them. Fewer wait as MPI
         # does, so the cases have both ways.
         mpi.CROWD = 2
+    gc.freeze()
+    gc.enable()
     main(Path(sys.argv[1]), sys.argv[2], get_comm(ranks_per_node=RANKS_PER_NODE))

@@ -2,6 +2,7 @@
 see `spmd.py`.
 """
 
+import gc
 import json
 import os
 import sys
@@ -10,6 +11,8 @@ import traceback
 import warnings
 from pathlib import Path
 
+if __name__ == "__main__":
+    gc.disable()  # what is imported stays: looking through it took a tenth of a rank's start
 # bodies import test files, and those import `tests.x`
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -43,6 +46,8 @@ if __name__ == "__main__":
     place = Path(sys.argv[1])
     draws.load()
     bodies = discover()
+    gc.freeze()
+    gc.enable()
     world = MpiComm()
     with open(place / f"rank{world.rank}.jsonl", "w", buffering=1) as events:
         for number, case in enumerate(sys.argv[2:]):

@@ -17,6 +17,7 @@ from neocpu.kernels.twins.rows import narrow as twin
 from neocpu.kernels.twins.rows import update
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.cases import FILLS, assert_same, floats
+from tests.workers import covered
 
 HALVES = np.empty(0, np.uint16)
 ROWWISE = "exact_rowwise_adagrad"
@@ -125,21 +126,23 @@ def test_rows_opened_and_closed_in_one_go(form, seed, fill, rounding):
     assert_same_arrays(*results)
 
 
+@pytest.mark.parametrize("name", covered((ROWWISE, LAMB), always=(ROWWISE,)))
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS))
 @settings(max_examples=20)
-def test_split_weights_train_as_fp32(seed, fill):
+def test_split_weights_train_as_fp32(name, seed, fill):
     rng = np.random.default_rng(seed)
-    rule = RULES[LAMB]
-    hyper = hyper_of(LAMB, "decoupled", True)
+    rule = RULES[name]
+    limited = name == LAMB
+    hyper = hyper_of(name, "decoupled", limited)
     with np.errstate(all="ignore"):
-        store, row_state, places, segments, gradient = case(rng, LAMB, fill, False)
+        store, row_state, places, segments, gradient = case(rng, name, fill, False)
         high, low = np.empty((2, store.table.size), np.uint16)
         split_rows(store.table, high, low)
         table = CodedTable(high, low, LAYOUTS["bf16"], 0, 3, segments.unique)
         states = copy_of(store).states
         row_states = row_state.copy()
-        narrow.fused(rule, True)(table, states, row_states, places, segments, gradient, hyper)
-        update.fused(rule, True)(
+        narrow.fused(rule, limited)(table, states, row_states, places, segments, gradient, hyper)
+        update.fused(rule, limited)(
             store.table, store.states, row_state, places, segments, gradient, hyper
         )
     assert_same((high.astype(np.uint32) << 16 | low).view(np.float32), store.table)

@@ -162,6 +162,7 @@ LONG = dict.fromkeys(
         "recorded::test_plans_for_machines",
         "resume::test_a_killed_run_goes_on_elsewhere_to_the_same_digest",
         "resume::test_resume_without_a_checkpoint_starts_anew_and_says_so",
+        "resume::test_sigterm_leaves_a_checkpoint_to_resume_from",
         "search::test_the_solver_agrees",
         "slurm",
         "soundness::test_a_run_that_diverges_rolls_back_until_its_rates_serve",
