@@ -3,16 +3,16 @@
 A way is a scheme with a number of column blocks. Its rectangles are of few kinds, the *pieces*:
 equal rows and columns. Where they may go is the way's kind of home:
 
-    RANK   each rectangle on any rank          table_wise, column_wise; of large tables row_wise
-                                               and grid_shard with any blocks
+    RANK   each rectangle on any rank          table_wise, column_wise; row_wise and grid_shard
+                                               with some blocks
     NODE   all on the ranks of one node        table_row_wise, table_column_wise
     ALL    as the scheme puts them             row_wise, data_parallel, grid_shard
 
 Column cuts have 2, 4, 8, ... blocks down to `MIN_WIDTH` columns, and as many as there are ranks.
 Row-scaled formats are never cut by columns, and narrow rows below wider caches never copied.
 
-Tables that are much of a rank's share of the work or of its memory are *large*: they are cut into
-any grid of row blocks by column blocks as well, each rectangle on any rank, also on few of them.
+Tables are cut into grids of row blocks by column blocks as well, each rectangle on any rank: the
+more of a rank's share of work or memory they are, the finer, and all of them into two by rows.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,7 @@ NODE = 1
 ALL = 2
 # Least columns of a block, but where there are as many blocks as ranks. TorchRec stops at 32.
 MIN_WIDTH = 8
-# A table of more than this part of a rank's share is large, and is cut into at most so many times
-# the rectangles that each are one share.
-LARGE = 0.5
+# A table is cut into at most so many times the rectangles that each are one share, or into two.
 FINEST = 8.0
 
 
@@ -159,8 +157,8 @@ def _useful_ways(
         cuts.append(_by_columns(at, rows, dim, size, "table_column_wise", NODE, (first, last)))
     grid = cuttable & (units > 1) & (layout.nodes > 1) & (per_node > 1)
     cuts.append(_grid(select("grid_shard", grid), rows, dim, layout))
-    large = free & many & (rows > 1) & (shares > LARGE)
-    grids = _free_grids(np.flatnonzero(large), rows, dim, shares, cuttable, ranks)
+    divisible = free & many & (rows > 1)
+    grids = _free_grids(np.flatnonzero(divisible), rows, dim, shares, cuttable, ranks)
     cuts += [_of_tables(cut, allowed[cut.scheme][cut.table]) for cut in grids]
     if block > 1:
         cuts = [_at_blocks(cut, dim, free, block) for cut in cuts]
@@ -274,7 +272,7 @@ def _by_columns(
 def _free_grids(
     at: Ints, rows: Ints, dim: Ints, shares: Floats, cuttable: Flags, ranks: int
 ) -> list[Cuts]:
-    """Large tables in 2, 3, 4, 6, ... blocks of rows by 1, 2, 4, ... of columns, on any ranks."""
+    """Tables in 2, 3, 4, 6, ... blocks of rows by 1, 2, 4, ... of columns, on any ranks."""
     steps = [count for count in _doubled_and_tripled(ranks) if count > 1]
     widths = [1 << power for power in range(int(dim.max(initial=1)).bit_length())]
     columns = np.array(widths, np.int64)

@@ -122,7 +122,7 @@ class Filler:
         return copied | ~self.free
 
     def _blocks(self, choice: Ints, across: int) -> list[ColumnBlock]:
-        """Blocks of columns of the tables that may be cut, the largest first."""
+        """Blocks of columns of tables that may be cut, in several memories and large ones first."""
         options = self.options
         movable = np.flatnonzero(~self.stays(choice))
         fill = options.bytes[choice][:, self.limited] / self.mean
@@ -152,7 +152,9 @@ class Filler:
         least = np.maximum(sizes[0] - more * heights[0][:, None], 0.0)
         size = least + more * rows[:, None]
         weight = (size / self.mean).max(axis=1, initial=0.0)
-        order = np.lexsort((-slope * rows, -weight))
+        # rows in one memory fill what those in two leave of it
+        memories = (more > 0).sum(axis=1)
+        order = np.lexsort((-slope * rows, -weight, -memories))
         return [
             ColumnBlock(
                 table=entries[i][0],

@@ -9,23 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
-from neocpu.plan.cost.work import Floats, Workload
+from neocpu.plan.cost.work import Flags, Floats, Workload
 from neocpu.plan.search.cuts import RANK
 from neocpu.plan.search.drafts import PlanDraft
 from neocpu.plan.search.fill import Filler, Filling, draft_of_filling
 from neocpu.plan.search.free_cuts import free_candidates
 from neocpu.plan.search.options import Options, PricedCuts, assembled, joined
-from neocpu.plan.search.prices import cheapest, packed, within
+from neocpu.plan.search.prices import is_short, packed, refill, within
 from neocpu.plan.tiers.placements import Variant
 from neocpu.tables.specs.specs import TableSpec
 
-# Part of all memory of a kind from which on it is short.
-SHORT = 0.5
-# Part of all memory that tables may take where they cost least.
-ROOM = 0.98
+# Parts of the fast memory that tables may take where they cost least: cuts take some for buffers.
+ROOMS = (1.0, 0.9, 0.8, 0.6)
 # Fillings whose cuts become candidates.
 KEPT = 2
 
@@ -59,36 +58,51 @@ class Filled:
         """All fillings that fit; none where no memory is short."""
         budgets = self.limits.sum(axis=0)
         cost = options.seconds.sum(axis=1)
-        taken = options.bytes[cheapest(options, cost)].sum(axis=0)
-        if not (taken > SHORT * budgets).any():
+        if not is_short(options, budgets):
             return
         filler = Filler(
             self.tables, self.schemes, self.layout, self.model, self.work, self.limits, options
         )
-        named = np.array([scheme != AUTO for scheme in self.schemes], bool)
-        uncut = (options.home == RANK) & (options.rectangles == 1)
-        whole = uncut | named[options.table]
-        uncached = np.array([not any(variant.cached) for variant in options.variants], bool)
-        choices = [
-            within(options, cost, budgets * ROOM),
-            within(options, np.where(whole, cost, np.inf), budgets),
-            # caches take of two memories, and single changes may not lead out of them
-            within(options, np.where(whole & uncached[options.variant], cost, np.inf), budgets),
-        ]
         fits = False
         seen = set()
-        for choice in choices:
-            # how tables are cut does not matter to a filling, unless they stay so
-            key = (*filler.stays(choice).tolist(), *options.variant[choice].tolist())
-            if key in seen:
-                continue
-            seen.add(key)
-            for filling in filler.fillings(choice):
-                fits = True
-                yield filling
+        for choices in self._choices(options, cost, budgets):
+            for choice in choices:
+                # how tables are cut does not matter to a filling, unless they stay so
+                key = (*filler.stays(choice).tolist(), *options.variant[choice].tolist())
+                fillings = [] if key in seen else list(filler.fillings(choice))
+                seen.add(key)
+                yield from fillings
+                if fillings:
+                    fits = True
+                    break
         # first fit is slower, and finds what prices miss
+        whole = self._whole(options)
         for choice in () if fits else packed(options, whole, options.bytes, budgets):
             yield from filler.fillings(choice)
+
+    def _whole(self, options: Options) -> Flags:
+        """Candidates that cut nothing, and those of tables with named schemes, bool[candidates]."""
+        named = np.array([scheme != AUTO for scheme in self.schemes], bool)
+        return named[options.table] | (options.home == RANK) & (options.rectangles == 1)
+
+    def _choices(self, options: Options, cost: Floats, budgets: Floats) -> Iterator[Iterator[Ints]]:
+        """Choices i64[tables] by what they prefer, each within less and less of the fast memory."""
+        whole = self._whole(options)
+        uncached = np.array([not any(v.cached) for v in options.variants], bool)[options.variant]
+        fast = int(np.isfinite(budgets).argmax())
+        rooms = []
+        for room in ROOMS:
+            rooms.append(budgets.copy())
+            rooms[-1][fast] *= room
+        for allowed in (True, whole, whole & uncached):
+            allowed_cost = np.where(allowed, cost, np.inf)
+            yield (within(options, allowed_cost, limits) for limits in rooms)
+        # caches take of two memories, and single changes may not lead out of them, but into them
+        uncut_cost = np.where(whole, cost, np.inf)
+        plain_cost = np.where(whole & uncached, cost, np.inf)
+        plain = [within(options, plain_cost, limits) for limits in rooms]
+        for choice in plain:
+            yield (_refilled(options, uncut_cost, limits, choice) for limits in rooms)
 
     def _with(
         self,
@@ -112,3 +126,10 @@ class Filled:
                 following[table] += 1
             drafts.append(draft_of_filling(filling, numbers, options, self.layout, self.limits))
         return options, drafts
+
+
+def _refilled(options: Options, cost: Floats, budgets: Floats, choice: Ints) -> Ints:
+    """A choice with cheaper candidates where the budgets allow it."""
+    refilled = choice.copy()
+    refill(options, cost, budgets, refilled)
+    return refilled

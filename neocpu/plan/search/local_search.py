@@ -19,9 +19,8 @@ from neocpu.core.types import Ints
 from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.search.cuts import ALL, NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft
-from neocpu.plan.search.insertion import Insertion, insert, without
+from neocpu.plan.search.insertion import Ground, Insertion, insert, without
 from neocpu.plan.search.norms import CALL, Budget, Norm
-from neocpu.plan.search.options import Options
 from neocpu.plan.search.partition import TOLERANCE
 
 # Doublings of the exponent 1 of each level of the norm: q = 32, 128.
@@ -212,7 +211,7 @@ def recut_table(norm: Norm, table: int, budget: Budget) -> bool:
     # The slowest ranks take at least the mean: what adds more than the gap cannot gain.
     gap = draft.value * draft.layout.ranks - float(draft.seconds.sum())
     dearest = float(options.seconds[present].sum()) + gap
-    for candidate in _others(options, table, present)[:CUTS]:
+    for candidate in _others(draft, ground, table)[:CUTS]:
         if budget.left <= 0 or float(options.seconds[candidate].sum()) >= dearest:
             break
         inserted = insert(norm, ground, candidate, budget)
@@ -225,17 +224,25 @@ def recut_table(norm: Norm, table: int, budget: Budget) -> bool:
     return True
 
 
-def _others(options: Options, table: int, present: int) -> list[int]:
-    """Candidates of a table but the present one, cheapest first, few placements of each cut."""
+def _others(draft: PlanDraft, ground: Ground, table: int) -> list[int]:
+    """Candidates of a table but the present one, cheapest first, few placements of each cut.
+
+    ground : without the table; what has no room on it is left out.
+    """
+    options = draft.options
     start = int(options.start[table])
-    totals = options.seconds[start : options.start[table + 1]].sum(axis=1)
+    end = int(options.start[table + 1])
+    free = np.maximum(draft.limits * (1.0 + TOLERANCE) - ground.bytes, 0.0)
+    room = (options.bytes[start:end] <= free.sum(axis=0)).all(axis=1)
+    room &= (options.peak_bytes[start:end] <= free.max(axis=0)).all(axis=1)
+    totals = np.where(room, options.seconds[start:end].sum(axis=1), np.inf)
     seen: dict[tuple[int, ...], int] = {}
     candidates = []
-    for candidate in (start + np.argsort(totals, kind="stable")).tolist():
+    for candidate in (start + np.argsort(totals, kind="stable")[: room.sum()]).tolist():
         columns = (options.scheme, options.parts, options.rectangles)
         cut = tuple(int(column[candidate]) for column in columns)
         # otherwise placements of one cut would fill the list, and other cuts would never be tried
-        if candidate != present and seen.get(cut, 0) < PLACEMENTS_OF_CUT:
+        if candidate != draft.choice[table] and seen.get(cut, 0) < PLACEMENTS_OF_CUT:
             seen[cut] = seen.get(cut, 0) + 1
             candidates.append(candidate)
     return candidates

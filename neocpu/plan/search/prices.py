@@ -18,6 +18,8 @@ from neocpu.plan.search.options import Options
 from neocpu.plan.search.partition import TOLERANCE
 from neocpu.plan.tiers.limits import TOGETHER
 
+# Part of all memory of a kind from which on it is short.
+SHORT = 0.5
 # Halvings of the interval in which a price is looked for.
 HALVINGS = 30
 # Factor from one end of that interval to the next while it is too short.
@@ -33,6 +35,12 @@ def cheapest(options: Options, cost: Floats) -> Ints:
     # there is no argmin by segment; ties go to the first candidate, as on every other rank
     equal = np.flatnonzero(cost == least[options.table])
     return equal[np.searchsorted(options.table[equal], np.arange(heads.size))]
+
+
+def is_short(options: Options, budgets: Floats) -> bool:
+    """Do the cheapest candidates take much of a memory? budgets : f64[memories], of all ranks."""
+    choice = cheapest(options, options.seconds.sum(axis=1))
+    return bool((options.bytes[choice].sum(axis=0) > SHORT * budgets).any())
 
 
 def memory_prices(options: Options, cost: Floats, budgets: Floats) -> Floats:
@@ -87,7 +95,7 @@ def within(options: Options, cost: Floats, budgets: Floats) -> Ints:
     choice = cheapest(options, cost + options.bytes @ prices)
     if prices.any():
         _relieve(options, cost, budgets, choice)
-        _return(options, cost, budgets, choice)
+        refill(options, cost, budgets, choice)
     return choice
 
 
@@ -126,7 +134,7 @@ def _relieve(options: Options, cost: Floats, budgets: Floats, choice: Ints) -> N
             return
 
 
-def _return(options: Options, cost: Floats, budgets: Floats, choice: Ints) -> None:
+def refill(options: Options, cost: Floats, budgets: Floats, choice: Ints) -> None:
     """Give single tables cheaper candidates where the budgets allow it, most seconds for the bytes
     first.
     """

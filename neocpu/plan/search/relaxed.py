@@ -25,7 +25,7 @@ from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel, StepSeconds
 from neocpu.plan.cost.work import Floats, Workload, whole_rectangles
-from neocpu.plan.search.cuts import FINEST, LARGE
+from neocpu.plan.search.cuts import FINEST
 from neocpu.plan.search.options import CODES, Options
 from neocpu.plan.tiers.limits import bytes_of, with_variants
 from neocpu.tables.specs.specs import TableSpec
@@ -146,7 +146,7 @@ def _boxes(
     rows = [(float(spec.rows), float(spec.rows))]
     columns = [(float(spec.dim), float(spec.dim))]
     if any(name in ANY_ROWS for name in schemes) and spec.rows > 1:
-        deep = int(np.log2(FINEST * share)) if share > LARGE else 0
+        deep = int(np.log2(max(FINEST * share, 1.0)))
         halves = [spec.rows / 2.0**power for power in range(1, deep + 1)]
         rows += _steps(1, spec.rows - 1, [*bends[0], *halves])
     # the columns of a cut end at multiples of a step

@@ -32,7 +32,7 @@ from neocpu.plan.search.free_cuts import FreeCuts, Pins
 from neocpu.plan.search.local_search import improve
 from neocpu.plan.search.options import CODES, Options, priced_candidates
 from neocpu.plan.search.partition import PARTITIONERS
-from neocpu.plan.search.prices import cheapest, packed, within
+from neocpu.plan.search.prices import cheapest, is_short, packed, within
 from neocpu.plan.search.pricing import answer_of, draft_of
 from neocpu.plan.search.relaxed import ranges_of
 from neocpu.plan.tiers.limits import TOGETHER, rank_limits
@@ -40,11 +40,11 @@ from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 
 # Work of the local search for a table and rank (see `local_search.Budget`), and its limits.
-WORK = 20.0
-LEAST_WORK = 1e6
+WORK = 40.0
+LEAST_WORK = 8e6
 MOST_WORK = 2e8
-# Drafts that local search starts from, each by this part slower than the best.
-STARTS = 3
+# Drafts that local search starts from, each by this part slower than the one before.
+STARTS = 5
 APART = 1e-3
 # Tables times ranks for which the planner that counts bytes is asked too.
 MOST_FOR_AUTO = 4096
@@ -103,10 +103,12 @@ def plan_tables(
         raise _does_not_fit(tables, options, limits)
     # by tables and ranks, not by a clock, so that every rank of a run finds the same plan
     total = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
-    ahead = sorted(drafts, key=lambda draft: draft.value)
     # another start may end lower, as local search stops where no single change helps
-    begun = [draft for draft in ahead if draft.value > ahead[0].value * (1.0 + APART)][: STARTS - 1]
-    improved = [improve(draft, total / (1 + len(begun))) for draft in (ahead[0], *begun)]
+    begun: list[PlanDraft] = []
+    for draft in sorted(drafts, key=lambda draft: draft.value):
+        if len(begun) < STARTS and (not begun or draft.value > begun[-1].value * (1.0 + APART)):
+            begun.append(draft)
+    improved = [improve(draft, total / len(begun)) for draft in begun]
     best = min(improved, key=lambda draft: draft.value)
     return answer_of(best, tables, model, work, capacity, bound.seconds)
 
@@ -182,17 +184,19 @@ def starts(
     least[TOGETHER + 1 :] = np.inf
     for choice in packed(options, _over_all_ranks(options), options.peak_bytes, least):
         yield from drafts([choice], ["greedy_phases"])
+    short = is_short(options, limits.sum(axis=0))
     fitting = list(drafts(choices_of_bound, ["greedy_phases"]))
     for choices in proposals(options, layout, limits):
         fitting += drafts(choices, ["greedy_phases"])
-        yield from fitting
-        best = min(fitting, key=lambda draft: draft.value, default=None)
-        # where that one fails, another partitioner may fit
-        again = choices if patient else []
-        thorough = list(drafts([best.choice] if best else again, tuple(PARTITIONERS)))
-        yield from thorough
-        if best or thorough:
-            return
+        if patient and not fitting:
+            # where that one fails, another partitioner may fit
+            fitting += drafts(choices, tuple(PARTITIONERS))
+        # smaller rectangles may balance better where memory decides how many go on a rank
+        if fitting and not short:
+            break
+    for best in sorted(fitting, key=lambda draft: draft.value)[:1]:
+        fitting += drafts([best.choice], tuple(PARTITIONERS))
+    yield from fitting
 
 
 def _byte_counting(

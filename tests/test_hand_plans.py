@@ -1,0 +1,39 @@
+"""Are the search's plans good where tasks are extreme? (`benchmarks/hand_plans.py`)"""
+
+import pytest
+
+from benchmarks.hand_plans import CASES, Case, HandTask, by_hand
+from neocpu.plan.search.answer import Answer
+from neocpu.plan.search.search import plan_tables
+
+GIANTS = Case("giants", 33, 64, 0.85, (256,), lookups=(5, 6), giants=3, hot=200)
+
+
+def answer(task: HandTask) -> Answer:
+    return plan_tables(task.tables, "auto", task.layout, task.model, task.work, task.capacity)
+
+
+@pytest.mark.parametrize(
+    ("case", "model", "most"),
+    [
+        # caches fill the ranks first, and leave room for the buffers of cuts
+        (CASES[1], "torchrec", 0.7),
+        # giants in small rectangles on all ranks, so that hot tables have room on all
+        (GIANTS, "torchrec", 0.25),
+        # some tables cost less in two by rows than whole
+        (CASES[3], "torchrec", 0.32),
+        # memories that are full are not tried
+        (CASES[10], "neo", 2.0),
+    ],
+    ids=lambda value: value.name if isinstance(value, Case) else str(value),
+)
+def test_the_search_comes_so_near_to_the_bound(case: Case, model: str, most: float) -> None:
+    assert 0 <= answer(HandTask.of(case, model)).above_bound < most
+
+
+@pytest.mark.parametrize("model", ["neo", "torchrec"])
+def test_no_plan_by_hand_is_better(model: str) -> None:
+    task = HandTask.of(CASES[3], model)
+    seconds, _, plans = by_hand(task, 60.0)
+    assert plans > 50
+    assert answer(task).seconds <= seconds
