@@ -91,6 +91,17 @@ def bags_late(case: Case) -> Arrays:
     return OPERATORS["lookup"].run(inputs, case.options, "reference")
 
 
+def second_elsewhere(case: Case) -> Arrays:
+    """The second lookup of a bag reads a row three rows on, round the table."""
+    inputs = {**case.inputs, "indices": case.inputs["indices"].copy()}
+    offsets = inputs["offsets"]
+    bags = np.flatnonzero(np.diff(offsets) > 1)
+    table = inputs["feature_table"][bags // ((offsets.size - 1) // inputs["feature_table"].size)]
+    places = offsets[bags] + 1
+    inputs["indices"][places] = (inputs["indices"][places] + 3) % inputs["rows"][table]
+    return OPERATORS["lookup"].run(inputs, case.options, "reference")
+
+
 def lanes_swapped(case: Case) -> Arrays:
     out = right(case)["out"]
     return {"out": out.reshape(-1, 2)[:, ::-1].reshape(out.shape)}
@@ -140,6 +151,7 @@ HINTS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
         with_weights(in_tf32),
         "weights are rounded to TF32",
     ),
+    "a foreign row": (LOOKUPS, second_elsewhere, "one lookup takes another row of its table"),
     "bags late": (LOOKUPS, bags_late, "every lookup takes what the next lookup should add"),
     "lanes swapped": (
         ("lookup-variable-batch",),
@@ -252,6 +264,11 @@ STEPS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
         ("backward-sequence-exact_rowwise_adagrad",),  # tables of 7 and 5 rows
         with_states(lambda states: np.concatenate([states[7:], states[5:]])),
         "a step reads the states of the same row of the next table",
+    ),
+    "states of a row farther off": (
+        ("backward-exact_rowwise_adagrad",),
+        with_states(lambda states: np.roll(states, 2)),
+        "a step reads the states of another row",
     ),
     "twice": (
         ("backward-adam", "backward-adagradw-count"),

@@ -84,7 +84,7 @@ def grade(explanations: tuple[Told, ...], failed: int, mutant: Mutant) -> str:
 def is_first_hint_right(explanations: tuple[Told, ...], failed: int, mutant: Mutant) -> bool:
     """Does what a reader meets first name the bug, or say where it is if it has no name?"""
     top = headline(explanations, failed)
-    if mutant.true_names and top is not None:
-        return grade(explanations, failed, mutant) == "strong and right"
+    if top and mutant.true_names and grade(explanations, failed, mutant) == "strong and right":
+        return True
     hints = [top] if top else [told for told in explanations if told.kind in BELOW]
     return bool(mutant.says) and any(mutant.says in f"{hint.title} {hint.about}" for hint in hints)

@@ -28,6 +28,8 @@ MOST_PLACES = 128  # of a lookup in a sum that are tried; of longer sums those a
 # Of the wrong sums that one sentence has to fit. Those at the ends of a feature may have no
 # neighbour to take from; and no sum is another one by chance.
 LEAST_SHARE = 0.6
+MOST_ROWS = 64  # of a table, all of which are tried
+MOST_FOREIGN = 16  # lookups of a sum that are tried with each of them
 CUTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lookups that a block takes
 STRIDES = (2, 4)  # lookups that a loop takes at once
 ORDERS: dict[str, Callable[[Ints], Ints]] = {
@@ -146,6 +148,7 @@ def hints_of(group: Group) -> Iterator[SumHint]:
             yield from _cut(group, places)
             yield from _single(group, places)
             yield from _from_elsewhere(group, places)
+            yield from _foreign(group)
             yield from _added(group)
             yield from _strided(group)
             yield from _scaled(group)
@@ -270,6 +273,19 @@ def _from_elsewhere(group: Group, places: Ints) -> Iterator[SumHint]:
         fits = group.fits(total + other[places] - group.terms[places])
         words = f"{{}} takes {source}"
         yield from _named(places, fits, len(other), "lookup_from_elsewhere", words)
+
+
+def _foreign(group: Group) -> Iterator[SumHint]:
+    """Hints on one lookup, of several, that takes any other row of its table."""
+    if group.table is None or group.factors is None or len(group.table) > MOST_ROWS:
+        return
+    if len(group.terms) < 2:  # any bug that exchanges it does so
+        return
+    total = group.terms.sum(0)
+    for term, factor in zip(group.terms[:MOST_FOREIGN], group.factors):
+        if group.fits(total - term + group.table * factor).any():
+            yield SumHint("lookup_from_elsewhere", "one lookup takes another row of its table")
+            return
 
 
 def _added(group: Group) -> Iterator[SumHint]:

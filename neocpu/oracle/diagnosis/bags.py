@@ -114,7 +114,18 @@ class _Reader:
             | self._other_lookups(lookups, width, factor),
             sums=_of_rounded(base, weights, by),
             answer=x,
+            table=self._table(lookups, width),
+            factors=weights / by,
         )
+
+    def _table(self, lookups: Ints, width: int) -> Real | None:
+        """All rows of the table that lookups read; None without lookups."""
+        if not lookups.size:
+            return None
+        tables = self.bags.tables
+        number = int(self.bags.table[lookups[0]])
+        begin = int(tables.first_element[number])
+        return self._rows[begin : begin + int(tables.rows[number]) * width].reshape(-1, width)
 
     def _other_weights(self, base: Real, lookups: Ints) -> dict[str, Real]:
         """What lookups would add with another weight."""

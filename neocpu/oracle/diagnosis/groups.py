@@ -61,6 +61,8 @@ class Group:
     others : what the sum itself gives with other states or another row; of updates.
     sums : sums that the answer may be instead, by hint and words, [D] each.
     answer : the numbers themselves, [D], where they are a sum.
+    table, factors : all rows of the table that is read, [R, D], and what each lookup multiplies
+        them by, [n].
     """
 
     place: str
@@ -73,6 +75,8 @@ class Group:
     others: Mapping[str, bool] = field(default_factory=dict)
     sums: dict[tuple[str, str], Real] = field(default_factory=dict)
     answer: Real | None = None
+    table: Real | None = None
+    factors: Real | None = None
 
     def known(self) -> dict[str, Real]:
         """Substitutes, with a lookup's own term where it cannot take something else."""

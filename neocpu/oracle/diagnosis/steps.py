@@ -32,6 +32,7 @@ from neocpu.oracle.truth.rules import RULES, RowUpdate, limited
 from neocpu.oracle.verdicts.compare import judge
 
 NONE: frozenset[str] = frozenset()
+MOST_ROWS = 64  # of a table, whose states are tried
 
 
 @dataclass
@@ -77,11 +78,16 @@ class _Step:
         w = limited(RULES[str(self.options["optimizer"])](update, hyper), hyper)
         return _SteppedRow(w, update.states)
 
-    def agrees(self, row: _SteppedRow) -> Mask:
-        """Which of C rows the answer may be, in the elements where it is wrong."""
+    def agrees(self, row: _SteppedRow, only: str = "") -> Mask:
+        """Which of C rows the answer may be, in the elements where it is wrong.
+
+        only : an output, beside which others are not looked at.
+        """
         count = len(row.w.value)
         right = np.ones(count, bool)
         for name, (x, wrong) in self.answers.items():
+            if only not in ("", name):
+                continue
             number = row.w if name == "weights" else row.states[name]
             form = str(self.options["weights_format"]) if name == "weights" else self.formats[name]
             rounding = rounding_of(self.options, NONE) if name == "weights" else "nearest"
@@ -199,4 +205,33 @@ def _others(
         rows[f"a step starts from the weights of {name}"] = step.after(
             right, _SteppedRow(other.w, own.states).times(1)
         )
-    return {name: bool(step.agrees(candidate)[0]) for name, candidate in rows.items()}
+    others = {name: bool(step.agrees(candidate)[0]) for name, candidate in rows.items()}
+    if own.states and "weights" in wrong:
+        others["a step reads the states of another row"] = _reads_another(
+            step, tables, table, total
+        )
+    return others
+
+
+def _reads_another(step: _Step, tables: BoundedTables, table: int, total: Real) -> bool:
+    """Does the right sum give the weights with the states of any row of the table?
+
+    Who reads other states may write them there, too: of states nothing is asked.
+    """
+    geometry = tables.geometry
+    count = min(int(geometry.rows[table]), MOST_ROWS)
+    states = {}
+    for name, state in tables.states.items():
+        by_row = name in tables.layout.row
+        begin = int((geometry.first_row if by_row else geometry.first_element)[table])
+        width = 1 if by_row else int(geometry.dims[table])
+        numbers = state.take(slice(begin, begin + count * width)).copy()
+        states[name] = numbers if by_row else numbers.reshape(count, width)
+    own = step.row.times(count)
+    # A row number that is off may count in the states of rows alone.
+    of_rows = {k: state for k, state in states.items() if k in tables.layout.row}
+    totals = np.broadcast_to(total, (count, total.size)).copy()
+    return any(
+        step.agrees(step.after(totals, _SteppedRow(own.w, moved)), only="weights").any()
+        for moved in (states, {**own.states, **of_rows})
+    )
