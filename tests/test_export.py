@@ -33,6 +33,7 @@ def test_a_model_has_all_that_serving_takes(trained: Path, tmp_path: Path) -> No
     with safetensors.safe_open(path, framework="numpy") as file:
         card = json.loads(file.metadata()["neocpu"])
         assert card["digest"] == model.digest and card["config"]["toml"] == model.config.text
+        assert card["version"] == 1, "the first readers know this model"
         assert file.get_tensor("tables/user/weight").shape == (50, 4)
         learnt = model.tables["tags"].learnt
         assert np.array_equal(file.get_tensor("tables/tags/rows"), learnt)

@@ -3,6 +3,7 @@
 Networks here are small and trained for fractions of a second on a preset's rates.
 """
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,6 +109,9 @@ def test_a_set_costs_the_same_in_any_order(networks: store.Networks) -> None:
     shuffled = net.seconds(features[::-1], np.zeros(9, np.int64), 2)
     np.testing.assert_allclose(one, shuffled, rtol=1e-5)
     assert one[1] == 0.0
+    doubled = copy.copy(net)
+    doubled.unit = 2 * net.unit
+    np.testing.assert_array_equal(doubled.seconds(features, np.zeros(9, np.int64), 2), 2 * one)
 
 
 def test_reuse_by_law_is_that_of_uniform_lookups() -> None:

@@ -1,5 +1,6 @@
 """Do wrong sums say which lookup is missing, doubled or foreign, and where the rest is wrong?"""
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -185,6 +186,17 @@ def test_wrong_segments_say_what_they_have_too_much(extra: str, least: int, most
     sums[least:most] += case.inputs["values"][beside[least:most]]
     report = str(oracle.check(case.op, case.inputs, sums, case.options))
     assert f"{extra} is added (first: this call, segment {least})" in report
+
+
+def test_a_page_draws_wrong_elements_where_they_are() -> None:
+    (case,) = (case for case in all_cases(["segment_sum"]) if case.name == "segment-sum")
+    sums = right(case)["sums"].copy()
+    sums[2, 3:5] += 100
+    page = oracle.check(case.op, case.inputs, sums, case.options).to_html()
+    drawn = re.findall(r'<rect x="(\d+)" y="(\d+)" width="(\d+)" height="1" fill="([^"]+)"', page)
+    worst = drawn[[(x, y) for x, y, _, _ in drawn].index(("3", "2"))]
+    assert worst[2] == "2"
+    assert [rect for rect in drawn if rect[3] == worst[3]] == [worst]
 
 
 def stepped_in_parts(case: Case) -> Arrays:

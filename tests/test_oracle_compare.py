@@ -30,6 +30,15 @@ def test_bounds_and_classes_of_numbers() -> None:
     assert not np.isnan(ratio).any() and ratio[0] == 1.0 and ratio[3] == INF
 
 
+def test_elements_of_pooled_rows_are_those_of_features() -> None:
+    inputs = {"feature_table": np.array([1, 0, 1]), "dims": np.array([2, 3])}
+    case = Case("case", "lookup", inputs, {}, "")
+    places = [OPERATORS["lookup"].locate(case, "out", (4, column)) for column in range(8)]
+    assert [place["feature"] for place in places] == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert [place["column"] for place in places] == [0, 1, 2, 0, 1, 0, 1, 2]
+    assert [place["table"] for place in places] == [1, 1, 1, 0, 0, 1, 1, 1]
+
+
 def test_exact_outputs_need_integers_and_equality() -> None:
     expected = Truth(np.array([2**62 + 1, 3]), np.zeros(2), exact=True)
     assert agrees(expected, np.array([2**62 + 1, 3])) and not agrees(expected, np.array([2**62, 3]))

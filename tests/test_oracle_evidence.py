@@ -145,6 +145,31 @@ def test_a_truth_tells_which_switches_it_asks_for() -> None:
     assert "b" in switches and switches.asked == {"b"}
 
 
+def test_a_budget_is_asked_once_for_each_truth() -> None:
+    op = OPERATORS["unique_gradient"]
+    case = next(case for case in all_cases(["unique_gradient"]))
+    answers = op.run(case.inputs, case.options, "reference")
+    trial = CaseTrial(op, case, op.truth(case.inputs, case.options), answers, failed=True)
+    # duplicates are lost in ten ways
+    for switch, truths in (("weights_twice", 1), ("weights_twice", 1), ("duplicate_lost", 11)):
+        trial.effect((switch,))
+        assert trial.bent == truths, switch
+
+
+def test_answers_of_a_bent_truth_equal_it_everywhere() -> None:
+    op = OPERATORS["unique_gradient"]
+    case = next(case for case in all_cases(["unique_gradient"]))
+    truths = op.truth(case.inputs, case.options)
+    bent = op.truth(case.inputs, case.options, frozenset({"last_duplicate_wins"}))
+    answers = {
+        "rows": np.asarray(bent["rows"].reference),
+        "values": np.asarray(bent["values"].reference, np.float32),
+    }
+    effect = CaseTrial(op, case, truths, answers, failed=True).effect(("last_duplicate_wins",))
+    assert effect is not None and effect.agrees and effect.equal == 1.0
+    assert 0 < effect.predicted == effect.wrong
+
+
 def test_without_a_budget_the_report_says_what_was_not_tried(
     questions: dict[str, Question],
 ) -> None:

@@ -21,7 +21,7 @@ from neocpu.plan.machines.machine import LinkPeak, PhaseCosts
 from neocpu.plan.machines.machine_file import load, preset_names
 from neocpu.plan.machines.scaling import scaled
 from neocpu.plan.simulation import collectives
-from neocpu.plan.simulation.costs import StageOptions, copy_seconds, stage_works
+from neocpu.plan.simulation.costs import StageOptions, copy_bytes, copy_seconds, stage_works
 from neocpu.plan.simulation.engine import Work, run, unrolled
 from neocpu.plan.simulation.planners import placed_with
 from neocpu.plan.simulation.scenario import Scenario, placed_by, simulate
@@ -226,6 +226,15 @@ def test_a_serial_step_is_the_planners(ranks, machine):
     line = run(unrolled(pipelined("off"), works, 2), ranks)
     planned = step_seconds(step.model, even) + copied
     assert line.batch_end(1) - line.batch_end(0) == pytest.approx(planned)
+
+
+def test_a_weight_adds_four_bytes_to_its_lookup():
+    step, _ = scenario(16)
+    tables = tuple(replace(table, weighted=True) for table in step.tables)
+    weighted = replace(step, tables=tables)
+    lookups = float(step.model.arrays.lookups.sum()) / 16
+    more = copy_bytes(weighted.model, step.options) - copy_bytes(step.model, step.options)
+    assert more == pytest.approx(4 * lookups)
 
 
 @pytest.mark.parametrize("scheme", ["table_wise", "row_wise", "data_parallel"])

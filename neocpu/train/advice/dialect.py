@@ -139,7 +139,7 @@ def _is_number(text: str) -> bool:
 
 def column_names(lines: Sequence[str], dialect: Dialect) -> list[str]:
     """The columns' names; those of a log without a header are c0, c1, ..."""
-    fields = split_lines(lines[:1], dialect.delimiter)[0]
+    fields = split_lines([lines[0]], dialect.delimiter)[0]
     if dialect.header:
         return plain_names([name.strip() for name in fields])
     return [f"c{number}" for number in range(len(fields))]
@@ -147,7 +147,7 @@ def column_names(lines: Sequence[str], dialect: Dialect) -> list[str]:
 
 def typed_hints(lines: Sequence[str], dialect: Dialect) -> dict[str, Hint]:
     """What the header of an atomic file of RecBole says of its columns; {}: it is none."""
-    fields = [name.strip() for name in split_lines(lines[:1], dialect.delimiter)[0]]
+    fields = [name.strip() for name in split_lines([lines[0]], dialect.delimiter)[0]]
     matches = [TYPED_NAME.fullmatch(name) for name in fields]
     if not dialect.header or not all(matches):
         return {}
