@@ -45,6 +45,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Grou
 
 def pytest_configure(config: pytest.Config) -> None:
     """What workers of xdist have from the process that starts them."""
+    # modules and tests stay to the end: to look for garbage among them took tests that make many
+    # objects a sixth of their time (not gc.freeze, which would hide functions from `forked.py`)
+    gc.set_threshold(50_000)
     # threads of BLAS spin after each small product: of networks, that was two thirds of the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.markexpr
@@ -69,15 +72,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
         items[:] = [item for item in items if item.nodeid not in left]
-
-
-def pytest_collection_finish() -> None:
-    """What is imported and collected by now stays to the end, so it is not looked through for
-    garbage any more, which took some tests a quarter of their time; the rest is, less often.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
