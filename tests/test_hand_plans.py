@@ -1,5 +1,7 @@
 """Are the search's plans good where tasks are extreme? (`benchmarks/hand_plans.py`)"""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.hand_plans import CASES, Case, HandTask, by_hand
@@ -37,3 +39,21 @@ def test_no_plan_by_hand_is_better(model: str) -> None:
     seconds, _, plans = by_hand(task, 60.0)
     assert plans > 50
     assert answer(task).seconds <= seconds
+
+
+@pytest.mark.parametrize(
+    ("filled", "pins", "spec", "most"),
+    [
+        (5.0, {"t0": (0, 1, 2), "t1": (4, 5, 6, 7)}, "auto", 0.3),
+        (0.85, {}, "table_wise, row_wise, column_wise, grid_shard", 0.55),
+    ],
+)
+def test_pins_and_lists_of_schemes_fill_ranks_where_memory_is_short(
+    filled: float, pins: dict[str, tuple[int, ...]], spec: str, most: float
+) -> None:
+    task = HandTask.of(Case("pinned", 6, 8, filled), "torchrec")
+    work = replace(task.work, pins=pins)
+    best = plan_tables(task.tables, spec, task.layout, task.model, work, task.capacity)
+    for number, ranks in enumerate(pins.values()):
+        assert {shard.rank for shard in best.plan.of_table(number)} <= set(ranks)
+    assert best.above_bound < most

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.parallel.sharding.plan import AUTO
+from neocpu.parallel.sharding.plan import allowed_schemes
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, Shard, column_blocks
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
@@ -23,7 +23,7 @@ from neocpu.plan.search.drafts import PlanDraft, Spread, best_node, spread
 from neocpu.plan.search.free_cuts import FreeCut, scheme_of
 from neocpu.plan.search.options import CODES, Options
 from neocpu.plan.search.partition import TOLERANCE, fits
-from neocpu.plan.tiers.limits import bytes_of, with_variants
+from neocpu.plan.tiers.limits import TOGETHER, bytes_of, with_variants
 from neocpu.tables.specs.specs import TableSpec
 
 # Targets of a rank's seconds, as multiples of what all tables take on all ranks.
@@ -32,8 +32,15 @@ TARGETS = (np.inf, 2.0, 1.4, 1.1)
 LEAST = 0.25
 # Most tables times ranks for which every number of column blocks is tried with every target.
 MOST_THOROUGH = 1e5
+# Schemes of the rectangles of a filling.
+FREE = {"table_wise", "row_wise", "column_wise", "grid_shard"}
 # A block is cut by columns if it is more than this part of a rank's memory.
 CUT_ABOVE = 0.25
+
+
+def cut_anyhow(schemes: Sequence[str]) -> Flags:
+    """Tables that may be cut into any rectangles, bool[tables]."""
+    return np.array([set(allowed_schemes(choice)) >= FREE for choice in schemes], bool)
 
 
 class Filling(NamedTuple):
@@ -81,20 +88,14 @@ class Filler:
         options: Options,
     ) -> None:
         self.tables = tables
-        # those that may be cut in any way, on any rank
-        self.free = np.array(
-            [
-                choice == AUTO and table.name not in work.pins
-                for table, choice in zip(tables, schemes)
-            ],
-            bool,
-        )
+        self.free = cut_anyhow(schemes)
         self.layout = layout
         self.model = model
         self.work = work
         self.limits = limits
         self.options = options
         self.limited = np.isfinite(limits).any(axis=0)
+        self.pinned = np.flatnonzero(self.limited) > TOGETHER
         # of unequal ranks in the mean
         self.mean = np.maximum(limits[:, self.limited].mean(axis=0), 1.0)
 
@@ -233,8 +234,10 @@ class Filler:
             kept.append(2.0 * (later / self.layout.ranks + largest))
             size = block.once_bytes + self.tables[block.table].rows * block.row_bytes
             ranks = float((size / self.mean).max())
-            later = later + block.once_bytes * (1.0 + ranks)
-            largest = np.maximum(largest, block.once_bytes)
+            # a pin takes no room of other tables
+            buffers = np.where(self.pinned, 0.0, block.once_bytes)
+            later = later + buffers * (1.0 + ranks)
+            largest = np.maximum(largest, buffers)
         return kept[::-1]
 
     def _work(self, block: ColumnBlock, rows: int) -> float:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.parallel.sharding.plan import AUTO
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel
 from neocpu.plan.cost.work import Flags, Floats, Workload
 from neocpu.plan.search.cuts import RANK
 from neocpu.plan.search.drafts import PlanDraft
-from neocpu.plan.search.fill import Filler, Filling, draft_of_filling
+from neocpu.plan.search.fill import Filler, Filling, cut_anyhow, draft_of_filling
 from neocpu.plan.search.free_cuts import free_candidates
 from neocpu.plan.search.options import Options, PricedCuts, assembled, joined
 from neocpu.plan.search.prices import is_short, packed, refill, within
@@ -81,8 +80,10 @@ class Filled:
             yield from filler.fillings(choice)
 
     def _whole(self, options: Options) -> Flags:
-        """Candidates that cut nothing, and those of tables with named schemes, bool[candidates]."""
-        named = np.array([scheme != AUTO for scheme in self.schemes], bool)
+        """Candidates that cut nothing, and those of tables that stay as they are cut,
+        bool[candidates].
+        """
+        named = ~cut_anyhow(self.schemes)
         return named[options.table] | (options.home == RANK) & (options.rectangles == 1)
 
     def _choices(self, options: Options, cost: Floats, budgets: Floats) -> Iterator[Iterator[Ints]]:
