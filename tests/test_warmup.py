@@ -8,13 +8,18 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from neocpu.kernels.compile import cache as kernel_cache
+from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport import threads
 from neocpu.train.before import kernel_markers, warmup
+from neocpu.train.before.companion import Companion
+from neocpu.train.config import config
 
 ROOT = Path(__file__).resolve().parent.parent
 START = """
@@ -109,6 +114,22 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     warm_up(ROOT, shared)
     copy = tmp_path_factory.mktemp("filled") / "cache"
     return Path(shutil.copytree(shared, copy, copy_function=os.symlink))
+
+
+def test_ranks_wait_as_long_as_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config.load(str(CONFIG), ())
+    plan = place(settings.tables, ["table_wise"] * len(settings.tables), 2, 2)
+
+    class Impatient(threads.ThreadWorld):
+        def __init__(self, timeout: float | None, in_turn: bool) -> None:
+            super().__init__(None if timeout is None else 0.05, in_turn)
+
+    class SlowCompanion(Companion):
+        def wait(self) -> None:
+            time.sleep(0.2)
+
+    monkeypatch.setattr(threads, "ThreadWorld", Impatient)
+    warmup._train_miniature(settings, plan, SlowCompanion())
 
 
 def test_warm_is_warm_for_another_installation_too(filled: Path, tmp_path: Path) -> None:

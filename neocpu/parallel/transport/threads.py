@@ -112,7 +112,7 @@ class MeetingRoom:
 class ThreadWorld:
     """What all threads of one run share."""
 
-    def __init__(self, timeout: float, in_turn: bool) -> None:
+    def __init__(self, timeout: float | None, in_turn: bool) -> None:
         self.changed = threading.Condition()
         self._turn = threading.Lock() if in_turn else None
         self.timeout = timeout
@@ -299,14 +299,14 @@ def run_threads(
     body: Callable[[Comm], T],
     *,
     ranks_per_node: int | None = None,
-    timeout: float = 300.0,
+    timeout: float | None = 300.0,
     in_turn: bool = False,
 ) -> list[T]:
     """Results of `body(comm)` of every rank, in rank order; parallel kernels of each use one
     thread.
 
     ranks_per_node : for the comms' `nodes`; None puts all ranks on one node.
-    timeout : seconds that a rank waits for the others in one verb.
+    timeout : seconds that a rank waits for the others in one verb (None: for ever).
     in_turn : only one rank works at a time, and the next when it waits, which any threading layer
         allows.
 

@@ -244,8 +244,8 @@ def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
     else:
         from neocpu.parallel.transport.threads import run_threads
 
-        # in turn, which any threading layer allows
-        run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
+        # in turn, which any threading layer allows; a rank may compile for many minutes
+        run_threads(RANKS, body, ranks_per_node=2, in_turn=True, timeout=None)
     # the miniature's tables are full
     if composition := config.layout(3).composition:
         from neocpu.train.model import composition as compositions
