@@ -48,7 +48,7 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, element_states, per_ro
     results = []
     for module in (touch, twin):
         again = np.random.default_rng(seed)
-        touched = np.zeros(rows_there, np.uint8)
+        bits = np.zeros(-(-rows_there // 64), np.uint64)
         fresh = np.full(n, -7)
         count = np.zeros(owner.size, np.int64)
         table = np.full(elements, 7, np.float32)
@@ -59,9 +59,9 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, element_states, per_ro
             rows = again.integers(-1, np.repeat(heights[owner], np.diff(chunk)), n)
             # -1: not looked at
             origin = np.where(again.random(owner.size) < 0.2, -1, row_base[owner])
-            module.find_untouched(rows, chunk, origin, touched, fresh, count)
+            module.find_untouched(rows, chunk, origin, bits, fresh, count)
             fresh_rows += [count.copy(), *(fresh[a : a + m].copy() for a, m in zip(chunk, count))]
-            new = module.claim_rows(chunk, count, touched, fresh)
+            new = module.claim_rows(chunk, count, bits, fresh)
             fresh_rows.append(fresh[:new].copy())
             module.make_rows(
                 fresh[:new],
@@ -72,6 +72,6 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, element_states, per_ro
                 row_state,
             )
             table[:3] += 1  # a trained row must not be made again
-        results.append([touched, row_state, table, *states, *fresh_rows])
+        results.append([bits, row_state, table, *states, *fresh_rows])
     for answer, expected in zip(*results):
         np.testing.assert_array_equal(answer, expected)

@@ -1,7 +1,8 @@
 """When does a row get its initial values? When it is first looked up.
 
-A byte per row says whether it exists. All threads look for rows that do not (`find_untouched`); one
-claims them, so that no row is made twice (`claim_rows`); all threads make them (`make_rows`).
+A bit per row says whether it exists: of a table's bits a core's first-level cache holds most. All
+threads look for rows that do not (`find_untouched`); one claims them, so that no row is made twice
+(`claim_rows`); all threads make them (`make_rows`).
 Values come from Philox by (tensor, row, column), so it does not matter which thread makes a row, or
 when (docs/arithmetic.md §9).
 """
@@ -9,52 +10,65 @@ when (docs/arithmetic.md §9).
 import numpy as np
 from numba import prange
 
-from neocpu.kernels.compile.jit import kernel, parallel_kernel
+from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.philox import philox4x32, symmetric
 from neocpu.kernels.simd import prefetch
 from neocpu.kernels.simd.record_views import bare_record, fill_record
 
-# lookups; of skewed ones few miss the cache, and as many of those as can be shall be under way
-AHEAD = 96
+AHEAD = 512  # row numbers: a processor stops at the end of a page to fetch what it reads in order
+LINE = 8  # row numbers of a cache line
+BLOCK = 64  # lookups whose numbers are asked for together
+
+
+@inlined
+def exists(bits, row):
+    """Does a row exist, by its number among those of all shards?"""
+    at = np.uint64(row)
+    return (bits[at >> np.uint64(6)] >> (at & np.uint64(63))) & np.uint64(1) != 0
 
 
 @parallel_kernel
-def find_untouched(rows, chunk, origin, touched, fresh, count):
+def find_untouched(rows, chunk, origin, bits, fresh, count):
     """Lookups whose row does not exist yet: fresh[chunk[t] :] gets origin[t] + row, count[t] of
     them; a row may repeat.
 
     Shapes: rows i64[n], -1 skipped; chunk i64[C+1]: chunk t holds lookups [chunk[t], chunk[t+1]) of
-    one shard, whose first row is origin[t] (i64[C]) of touched u8[R], or whose rows all exist: -1;
-    fresh i64[n]; count i64[C].
+    one shard, whose first row is origin[t] (i64[C]) of bits u64[R/64], or whose rows all exist: -1;
+    row r of bits: bit r % 64 of word r // 64; fresh i64[n]; count i64[C].
     Order: lookups ascending.
     """
     for t in prange(origin.size):
         n = 0
+        base = origin[t]
         first = chunk[t]
-        last = chunk[t + 1] if origin[t] >= 0 else chunk[t]
-        for j in range(first, last):
-            # one byte of a table for each row: mostly not in the cache
-            prefetch(touched, origin[t] + max(rows[min(j + AHEAD, last - 1)], 0))
-            if rows[j] >= 0 and touched[origin[t] + rows[j]] == 0:
-                fresh[first + n] = origin[t] + rows[j]
-                n += 1
+        last = chunk[t + 1] if base >= 0 else chunk[t]
+        for block in range(first, last, BLOCK):
+            for number in range(0, BLOCK, LINE):
+                prefetch(rows, min(block + AHEAD + number, rows.size - 1))
+            for j in range(block, min(block + BLOCK, last)):
+                # unsigned, here and in `exists`: Numba then asks of no index whether it is negative
+                row = rows[np.uint64(j)]
+                if row >= 0 and not exists(bits, base + row):
+                    fresh[first + n] = base + row
+                    n += 1
         count[t] = n
 
 
 @kernel
-def claim_rows(chunk, count, touched, fresh):
-    """Mark the rows that `find_untouched` found, each once, and bring them to the front of `fresh`;
-    returns their number.
+def claim_rows(chunk, count, bits, fresh):
+    """Mark the rows of chunks, each once, and bring those that did not exist to the front of
+    `fresh`; returns their number.
 
-    Shapes: chunk i64[C+1]; count i64[C]; touched u8[R]; fresh i64[n]. Order: chunks, lookups.
+    Shapes: chunk i64[C+1]; count i64[C]; bits u64[R/64]; fresh i64[n], as `find_untouched` leaves
+    it. Order: chunks, lookups.
     """
     claimed = 0
     for t in range(count.size):
         for i in range(chunk[t], chunk[t] + count[t]):
             row = fresh[i]
             # found by several chunks: threads only looked, so nobody wrote what another reads
-            if touched[row] == 0:
-                touched[row] = 1
+            if not exists(bits, row):
+                bits[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
                 fresh[claimed] = row
                 claimed += 1
     return claimed

@@ -114,18 +114,19 @@ class ShardRows:
         huge: bool,
     ) -> None:
         per_element = len(self.rule.element_state)
-        # the states of a row side by side; a byte for each row that says whether it exists
+        # the states of a row side by side; a byte for each row that says whether it exists, and a
+        # bit, which lookups read
         states = (rows * len(self.rule.row_state), "f4")
         pages = pages_of(rows)
-        marks = [(pages * PAGE, "u1"), (pages, "u1")]
+        marks = [(pages * PAGE, "u1"), (pages, "u1"), (pages * PAGE // 64, "u8")]
         if self.lasting is None:
-            self._stores, (self._row_state, self._touched, self._pages) = allocate(
+            self._stores, (self._row_state, self._touched, self._pages, self._bits) = allocate(
                 kinds, elements, per_element, [states, *marks], budget, huge
             )
             self.updated = self._touched[:0]
             return
         # marks may run ahead of the rows: they are not for others to find
-        _, (self._touched, self._pages) = allocate([], [], 0, marks, 0, huge)
+        _, (self._touched, self._pages, self._bits) = allocate([], [], 0, marks, 0, huge)
         self._stores, (self._row_state, self.updated) = allocate(
             kinds, elements, per_element, [states, (rows, "u1")], budget, huge, self.lasting
         )
@@ -155,9 +156,9 @@ class ShardRows:
         origin = np.where(complete, -1, self._places.row_base[owner])
         fresh = self._scratch.take("fresh", lookups.rows.size)
         count = np.zeros(owner.size, np.int64)
-        touch.find_untouched(lookups.rows, chunks.start, origin, self._touched, fresh, count)
+        touch.find_untouched(lookups.rows, chunks.start, origin, self._bits, fresh, count)
         if count.any():
-            claimed = touch.claim_rows(chunks.start, count, self._touched, fresh)
+            claimed = touch.claim_rows(chunks.start, count, self._bits, fresh)
             self._make(fresh[:claimed])
             self._complete()
 
@@ -168,16 +169,22 @@ class ShardRows:
         many = self._row_counts >= self.slots / MANY
         missing = self._row_counts < self.slots
         for shard in np.flatnonzero(many & missing & (self.slots >= LARGE)).tolist():
-            touched = self.touched(shard)
-            rows = np.flatnonzero(touched == 0)
-            touched[rows] = 1
-            self._make(rows + self._places.row_base[shard])
+            rows = np.flatnonzero(self.touched(shard) == 0) + self._places.row_base[shard]
+            self._claim(rows)
+            self._make(rows)
+
+    def _claim(self, rows: Ints) -> int:
+        """Rows, by their numbers among those of all shards, exist from now on; how many did not?
+        These are brought to the front.
+        """
+        ends = np.array([0, rows.size])
+        return int(touch.claim_rows(ends, ends[1:], self._bits, rows))
 
     def _make(self, fresh: Ints) -> None:
         """Initial values of rows, by their numbers among those of all shards."""
         # then the new rows of each shard, and of each store, are one run
         fresh = np.sort(fresh, kind="stable")
-        self._mark_pages(fresh)
+        self._mark(fresh)
         bounds = np.append(self._places.row_base, self._touched.size)
         first = np.searchsorted(fresh, bounds).tolist()
         for shelf, lo, hi in runs(self._store_of):
@@ -199,8 +206,11 @@ class ShardRows:
                     self._set(shard, piece, self._start(shard, piece))
         self._row_counts += np.diff(first)
 
-    def _mark_pages(self, rows: Ints) -> None:
-        """Rows, by their numbers among those of all shards, exist from now on."""
+    def _mark(self, rows: Ints) -> None:
+        """Note rows that exist from now on, by their numbers among those of all shards, for those
+        who ask which do.
+        """
+        self._touched[rows] = 1
         self._pages[rows // PAGE] = 1
         self._marked_pages = None
 
@@ -293,11 +303,10 @@ class ShardRows:
 
         Raises TrainingError for a weight that the format of the table does not have.
         """
-        touched = self.touched(shard)
         self._set(shard, rows, values)
-        self._row_counts[shard] += int((touched[rows] == 0).sum())
-        touched[rows] = 1
-        self._mark_pages(rows + self._places.row_base[shard])
+        numbers = rows + self._places.row_base[shard]
+        self._mark(numbers)
+        self._row_counts[shard] += self._claim(numbers)
         if self._store(shard).coded and "weight" in values:
             self._check_loaded(shard, rows, values["weight"], rows)
 

@@ -94,8 +94,9 @@ def table_needs(
         arrays = len(table.row_format.arrays) + per_element + bool(per_row)
         # rows are touched at random: each maps whole pages until nearly all are there
         size = min(rows * row_bytes, touched * max(row_bytes, page * arrays))
-        # a byte for each row, and one for each page of them: does it exist?
-        size += min(rows, touched * page) + min(pages_of(rows), touched * page)
+        # a byte and a bit for each row, and a byte for each page of them: does it exist?
+        for marks in (rows, -(-rows // 8), pages_of(rows)):
+            size += min(marks, touched * page)
         if beside:
             narrow_bytes = table.row_bytes(width, state_floats)
             size += min(beside[i], touched * max(narrow_bytes, page))

@@ -5,26 +5,31 @@ import numpy as np
 from neocpu.kernels.twins.numbers.philox import uniform_rows
 
 
-def find_untouched(rows, chunk, origin, touched, fresh, count):
+def _exist(bits, numbers):
+    """Which of these rows exist? bool[n]"""
+    return np.unpackbits(bits.view(np.uint8), bitorder="little")[numbers] == 1
+
+
+def find_untouched(rows, chunk, origin, bits, fresh, count):
     """Lookups of rows that do not exist yet, chunk by chunk; see
     `kernels.rows.touch.find_untouched`.
     """
     for t in range(origin.size):
         looked_up = rows[chunk[t] : chunk[t + 1] if origin[t] >= 0 else chunk[t]]
         numbers = origin[t] + looked_up[looked_up >= 0]
-        missing = numbers[touched[numbers] == 0]
+        missing = numbers[~_exist(bits, numbers)]
         count[t] = missing.size
         fresh[chunk[t] : chunk[t] + missing.size] = missing
 
 
-def claim_rows(chunk, count, touched, fresh):
+def claim_rows(chunk, count, bits, fresh):
     """Mark rows and bring each once to the front of fresh; returns their number; see
     `kernels.rows.touch.claim_rows`.
     """
     numbers = np.concatenate([fresh[a : a + n] for a, n in zip(chunk, count)] + [fresh[:0]])
     unique, at = np.unique(numbers, return_index=True)
-    new = numbers[np.sort(at[touched[unique] == 0], kind="stable")]
-    touched[new] = 1
+    new = numbers[np.sort(at[~_exist(bits, unique)], kind="stable")]
+    np.bitwise_or.at(bits, new // 64, np.uint64(1) << (new % 64).astype(np.uint64))
     fresh[: new.size] = new
     return new.size
 
