@@ -229,8 +229,10 @@ def table(record: dict[str, Any]) -> str:
     ]
     rows.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
     shape = shape_text(record["shape"])
+    # a note that is a table keeps its lines
     notes = [
-        f"\n{textwrap.fill(note, 100, break_on_hyphens=False)}" for note in record.get("notes", [])
+        f"\n{note if note[0] == '|' else textwrap.fill(note, 100, break_on_hyphens=False)}"
+        for note in record.get("notes", [])
     ]
     return "\n".join(
         [f"### {record['case']}", "", f"{shape}; {record['rounds']} rounds", "", *rows, *notes, ""]

@@ -124,8 +124,15 @@ def test_a_thread_is_compared_with_a_thread() -> None:
 
 def test_the_table_is_markdown_with_every_contender() -> None:
     record = summarise("case", {"B": 1}, [timed("us", "ours", 1, 1.0), timed("C", "limit", 1, 0.5)])
-    lines = table(record | {"notes": ["A note."]}).splitlines()
-    rows = [line for line in lines if line.startswith("|")]
+    rates = [
+        "| rate of each policy of a cache | 1% | 2% |",
+        "|---|---|---|",
+        "| " + "lru " * 30 + "|",
+    ]
+    lines = table(record | {"notes": ["A note.", "\n".join(rates)]}).splitlines()
+    # a note that is a table keeps its lines, long ones too
+    assert lines[-3:] == rates
+    rows = [line for line in lines[:-3] if line.startswith("|")]
     assert len({len(row) for row in rows}) == 1 and len(rows) == 4
     assert "**us**" in rows[2] and "*C*" in rows[3] and "0.50x" in rows[3]
     assert "A note." in lines
