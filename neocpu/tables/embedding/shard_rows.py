@@ -114,8 +114,7 @@ class ShardRows:
         huge: bool,
     ) -> None:
         per_element = len(self.rule.element_state)
-        # the states of a row side by side; a byte for each row that says whether it exists, and a
-        # bit, which lookups read
+        # the states of a row side by side; a byte and a bit (for lookups) of each: does it exist?
         states = (rows * len(self.rule.row_state), "f4")
         pages = pages_of(rows)
         marks = [(pages * PAGE, "u1"), (pages, "u1"), (pages * PAGE // 64, "u8")]
@@ -169,16 +168,8 @@ class ShardRows:
         many = self._row_counts >= self.slots / MANY
         missing = self._row_counts < self.slots
         for shard in np.flatnonzero(many & missing & (self.slots >= LARGE)).tolist():
-            rows = np.flatnonzero(self.touched(shard) == 0) + self._places.row_base[shard]
-            self._claim(rows)
-            self._make(rows)
-
-    def _claim(self, rows: Ints) -> int:
-        """Rows, by their numbers among those of all shards, exist from now on; how many did not?
-        These are brought to the front.
-        """
-        ends = np.array([0, rows.size])
-        return int(touch.claim_rows(ends, ends[1:], self._bits, rows))
+            rows = np.flatnonzero(self.touched(shard) == 0)
+            self._make(rows + self._places.row_base[shard])
 
     def _make(self, fresh: Ints) -> None:
         """Initial values of rows, by their numbers among those of all shards."""
@@ -206,13 +197,15 @@ class ShardRows:
                     self._set(shard, piece, self._start(shard, piece))
         self._row_counts += np.diff(first)
 
-    def _mark(self, rows: Ints) -> None:
-        """Note rows that exist from now on, by their numbers among those of all shards, for those
-        who ask which do.
+    def _mark(self, rows: Ints) -> int:
+        """Rows, by their numbers among those of all shards, exist from now on; returns how many
+        were not claimed yet. `rows` may be overwritten where only some were.
         """
         self._touched[rows] = 1
         self._pages[rows // PAGE] = 1
         self._marked_pages = None
+        ends = np.array([0, rows.size])
+        return int(touch.claim_rows(ends, ends[1:], self._bits, rows))
 
     def _note(self, segments: Segments) -> None:
         """The unique rows of the segments are about to be updated."""
@@ -304,9 +297,7 @@ class ShardRows:
         Raises TrainingError for a weight that the format of the table does not have.
         """
         self._set(shard, rows, values)
-        numbers = rows + self._places.row_base[shard]
-        self._mark(numbers)
-        self._row_counts[shard] += self._claim(numbers)
+        self._row_counts[shard] += self._mark(rows + self._places.row_base[shard])
         if self._store(shard).coded and "weight" in values:
             self._check_loaded(shard, rows, values["weight"], rows)
 
