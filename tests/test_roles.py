@@ -344,6 +344,7 @@ def test_a_log_of_numbers_only_learns_what_is_not_in_proportion(tmp_path: Path) 
     assert "numbers that are categories as well: height, age" in draft.said
     config = configs.load(tmp_path / "log.toml", ["training.epochs=3"])
     assert [table.name for table in config.tables] == ["height_bucket", "age_value"]
+    assert config.data.schema["category"][0]["buckets"] == 1500 // 50  # rows of a bucket
     assert config.data.schema["dense"][0]["transform"] == "standard"
     summary = Trainer(config, None, tmp_path / "run").run()
     assert summary["metrics"]["test"]["auc"] > 0.85
