@@ -287,6 +287,14 @@ STEPS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
         stepped_twice,
         "rows take their step twice",
     ),
+    "a moment that never falls": (
+        ("backward-adam",),
+        lambda case: {
+            **right(case),
+            "exp_avg_sq": np.maximum(right(case)["exp_avg_sq"], case.inputs["exp_avg_sq"]),
+        },
+        "states are as they were before the step, rows are not (first",
+    ),
     "gradient of the next row": (UPDATES, gradient_of_next, "the sum is the next touched row's"),
     "rows not written": (
         UPDATES,

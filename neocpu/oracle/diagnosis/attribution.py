@@ -108,7 +108,9 @@ def attributed(trials: Sequence[CaseTrial]) -> Attribution | None:
                 order[hint] = min(order.get(hint, rank), rank)
                 examples.setdefault(hint, f"{trial.case.name}, {group.place}")
                 cases.setdefault(hint, set()).add(trial.case.name)
-                wrong.setdefault(hint, []).append(group.wrong[None])
+                # Of an update whose states alone are wrong no column is.
+                if group.wrong.any():
+                    wrong.setdefault(hint, []).append(group.wrong[None])
     if not counts:
         return None
     # Of hints that fit as many, the one that came first says most.
@@ -116,7 +118,7 @@ def attributed(trials: Sequence[CaseTrial]) -> Attribution | None:
     if counts[best] < LEAST_SHARE * total:
         return None
     larger = {trial.case.name for trial in trials[MOST_CASES:] if _fits_case(best, trial)}
-    columns = columns_in_common(wrong[best])
+    columns = columns_in_common(wrong.get(best, []))
     names = tuple(sorted(cases[best] | larger))
     return Attribution(best, counts[best], total, examples[best], names, columns)
 
