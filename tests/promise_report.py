@@ -84,6 +84,11 @@ what a plan cannot do is refused alike on all ranks, and not counted.
 Seen on 2026-11-28: 143 ways of 13 configs, 35 of them on 1 to 4 ranks and the others on one
 (seeds 1, 2, 3, 201 and 1006 to 1017; a loaded machine allowed no more): one digest for each.
 
+Since then ways have parity of rows, a mirror and more readers; the eleven seeds of the tests, six
+ways each but for those that are refused, have one digest each, and so have 234 ways of eight
+configs on 1 to 4 ranks (seeds 2000 to 2009). Two seeds more found what is mended now: towers of a
+model with a linear term, and a compile that took longer than its ranks waited.
+
 ## On ARM
 
 `tests/test_arm.py`, a long test, runs the README's job on one rank and, with rows cut, on two, the
