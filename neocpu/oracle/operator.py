@@ -64,6 +64,11 @@ class Truth:
     exact: bool = False
     format: str = "fp32"  # of the output's elements: how codes are decoded (truth/formats.py)
 
+    @classmethod
+    def exactly(cls, numbers: Elements, form: str = "int64") -> "Truth":
+        """Integers, or bytes, that must be equal; form : their format."""
+        return cls(numbers, np.zeros(numbers.shape), exact=True, format=form)
+
     def arrays(self) -> Arrays:
         """The arrays that it has, by name; all of the shape of the output."""
         return {

@@ -16,6 +16,7 @@ from neocpu.oracle.diagnosis.groups import (
     Group,
     Mask,
     compared_output,
+    numbers_at,
     sum_fits,
 )
 from neocpu.oracle.operator import Arrays, Truth, Value
@@ -143,15 +144,9 @@ class _Reader:
             ("the weight of the lookup before", position - 1),
             ("the weight of the first lookup", position[:1].repeat(lookups.size)),
             ("the weight of the last lookup", position[-1:].repeat(lookups.size)),
-            (
-                "the weight of the other of two lookups",
-                position[:1] + (position - position[:1] ^ 1),
-            ),
+            ("the weight of the other of two lookups", _other_of_two(position)),
         ):
-            inside = (place >= 0) & (place < self._weights.size)
-            if "other of two" in name:
-                inside &= place <= position[-1:]
-            others[name] = np.where(inside, self._weights[np.where(inside, place, 0)], np.nan)
+            others[name] = numbers_at(self._weights, place)
         return {name: base * (weight / by)[:, None] for name, weight in others.items()}
 
     def _other_lookups(self, lookups: Ints, width: int, factor: Real) -> dict[str, Real]:
@@ -188,6 +183,12 @@ class _Reader:
                 other = float(self._divisors[bags.bag[place]])
                 extras[name] = self.terms(lookup, width)[0] * (other / own)
         return extras
+
+
+def _other_of_two(position: Ints) -> Ints:
+    """The other lookup of each pair of a bag; -1 for the last one of an odd number."""
+    place = position[:1] + (position - position[:1] ^ 1)
+    return np.where(place <= position[-1:], place, -1)
 
 
 def _of_rounded(base: Real, weights: Real, by: Real) -> dict[tuple[str, str], Real]:

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.operator import Arrays, Truth, Value
 from neocpu.oracle.truth.bags import JaggedBatch, bags_of
@@ -111,6 +112,12 @@ def sum_fits(x: Real, bound: Real, terms: Real, wrong: Mask, form: str = "fp32")
     return fits
 
 
+def numbers_at(numbers: Real, place: Ints) -> Real:
+    """Numbers [n] at some places; NaN where there is none."""
+    inside = (place >= 0) & (place < numbers.size)
+    return np.where(inside, numbers[np.where(inside, place, 0)], np.nan)
+
+
 def wrong_segments(trial: CaseTrial) -> Iterator[Group]:
     """The segments of `segment_sum` that are wrong."""
     compared = compared_output(trial, next(iter(trial.truths)))
@@ -195,9 +202,7 @@ def shifted_gradients(
         own = of_sample(0)
         shifted["no weight"] = own * share[:, None]
         for name, step in (("next lookup", 1), ("lookup before", -1)):
-            place = bags.position[lookups] + step
-            inside = (place >= 0) & (place < all_weights.size)
-            other_weight = np.where(inside, all_weights[np.where(inside, place, 0)], np.nan)
+            other_weight = numbers_at(all_weights, bags.position[lookups] + step)
             shifted[f"the weight of the {name}"] = own * (other_weight * share)[:, None]
     return shifted
 

@@ -315,7 +315,7 @@ def _unique_truth(
     all_rows = np.concatenate(rows)
     values = Bounded(np.concatenate(value), np.concatenate(error))
     return {
-        "rows": Truth(all_rows, np.zeros(all_rows.size), exact=True, format="int64"),
+        "rows": Truth.exactly(all_rows),
         "values": in_format(values, "fp32"),
     }
 

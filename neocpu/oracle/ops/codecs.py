@@ -83,7 +83,7 @@ def _quantize_truth(
         # Without switches the twins' bytes are the definition; the model is for mistakes alone.
         if switches:
             out = int8_rows(np.asarray(inputs["x"], np.float32), gpu, rounding, out.shape[1])
-    return {"codes": Truth(out, np.zeros(out.shape), exact=True, format="uint8")}
+    return {"codes": Truth.exactly(out, "uint8")}
 
 
 def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> NDArray[np.uint8]:

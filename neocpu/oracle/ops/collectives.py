@@ -8,7 +8,8 @@
 is asked.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from neocpu.oracle.truth.numbers import TINY, Bounded, where
 from neocpu.oracle.truth.scaled import interval_of, stored_rows
 from neocpu.parallel.exchange.wire_formats import WIRE_FORMATS, WireSpec
 
+N = TypeVar("N", Bounded, Floats)  # numbers with their errors, or as they are
 SMALL = ("fp16", "bf16")
 HEADER = {"int8": 8, "int4": 4, "fp8": 8}  # bytes of a block, beside its codes
 PER_BYTE = {"int8": 1, "int4": 2, "fp8": 1}  # codes
@@ -178,10 +180,6 @@ def _wired_block(x: Bounded, name: str, backward: bool) -> Bounded:
     return where(np.broadcast_to(unfit, x.value.shape), nan, arrived)
 
 
-def _exact(numbers: Ints) -> Truth:
-    return Truth(numbers, np.zeros(numbers.shape), exact=True, format="int64")
-
-
 def _alltoall_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
@@ -193,7 +191,7 @@ def _alltoall_truth(
         own[part.samples, part.columns(part.owner == part.rank)] = True
         arrived = where(own, x, arrived)
     return {
-        "sent_bytes": _exact(_sent(part, options, switches)),
+        "sent_bytes": Truth.exactly(_sent(part, options, switches)),
         "out": in_format(arrived.take(_place(part, options, x.value.shape)), "fp32"),
     }
 
@@ -205,13 +203,12 @@ def _place(part: RankPart, options: dict[str, Value], shape: tuple[int, ...]) ->
     return np.ix_(np.arange(shape[0])[part.samples], np.arange(shape[1]))
 
 
-def _tree(terms: list[Bounded], options: dict[str, Value], rounds: bool) -> Bounded:
-    """The sum in one tree: left half and right half of the next power of two."""
+def _tree(terms: Sequence[N], rounded: Callable[[N], N]) -> N:
+    """The sum in one tree, left half and right half of the next power of two; each is rounded."""
     if len(terms) == 1:
         return terms[0]
     half = 1 << (len(terms) - 1).bit_length() - 1
-    total = _tree(terms[:half], options, rounds) + _tree(terms[half:], options, rounds)
-    return wired(total, [], options) if rounds else total
+    return rounded(_tree(terms[:half], rounded) + _tree(terms[half:], rounded))
 
 
 def _reduce_truth(
@@ -227,9 +224,10 @@ def _reduce_truth(
         stays = rank == part.rank and "wire_home_exact" in switches
         terms.append(term if stays else wired(term, ends, options, switches))
     rounds = bool(options["round_sums"]) and "wire_sums_not_rounded" not in switches
+    total = _tree(terms, lambda x: wired(x, [], options) if rounds else x)
     return {
-        "sent_bytes": _exact(_reduced_bytes(part, options)),
-        "out": in_format(_tree(terms, options, rounds), "fp32"),
+        "sent_bytes": Truth.exactly(_reduced_bytes(part, options)),
+        "out": in_format(total, "fp32"),
     }
 
 
@@ -297,19 +295,13 @@ def _alltoall_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> A
 def _reduce_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     part = RankPart.of(inputs, options)
     _refuse_rounded_blocks(options)
-
-    def total(terms: list[Floats]) -> Floats:
-        if len(terms) == 1:
-            return terms[0]
-        half = 1 << (len(terms) - 1).bit_length() - 1
-        added = total(terms[:half]) + total(terms[half:])
-        return _rounded(added, part, options, backend) if options["round_sums"] else added
-
+    rounds = bool(options["round_sums"])
     partials = np.array(inputs["partials"], np.float32)[:, part.samples]
     terms = [_rounded(values, part, options, backend) for values in partials]
+    total = _tree(terms, lambda x: _rounded(x, part, options, backend) if rounds else x)
     sent = np.diff(part.cuts) * int(_spec(options).bytes(part.widths).sum())
     sent[part.rank] = 0
-    return {"sent_bytes": sent, "out": total(terms)}
+    return {"sent_bytes": sent, "out": total}
 
 
 WIRE_OPTIONS: dict[str, Value] = {

@@ -119,10 +119,6 @@ def _store(
     return KeyStore(options, bends, counts, int(inputs["times"][:1].sum()))
 
 
-def _exact(numbers: Ints) -> Truth:
-    return Truth(numbers, np.zeros(numbers.shape), exact=True, format="int64")
-
-
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
     numbers = _Numbers(inputs, options, switches)
     tables = numbers.tables
@@ -142,10 +138,10 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
         if evicts:
             norm = numbers.norms()
             numbers.reset(store.evict(time, norm.value, norm.error))
-        outputs[f"step{k}/kept"] = _exact(keys[store.present])
+        outputs[f"step{k}/kept"] = Truth.exactly(keys[store.present])
     kept = np.flatnonzero(store.present)
-    outputs["counts"] = _exact(store.count[kept])
-    outputs["last_times"] = _exact(store.time[kept])
+    outputs["counts"] = Truth.exactly(store.count[kept])
+    outputs["last_times"] = Truth.exactly(store.time[kept])
     elements = tables.elements(0, kept).reshape(-1)
     outputs["weights"] = in_format(tables.weights.take(elements), "fp32")
     for name, state in tables.states.items():

@@ -36,7 +36,7 @@ def as_truth(array: Elements) -> Truth:
     """Copies: whole numbers exactly, fp32 numbers without error."""
     if array.dtype.kind == "f":
         return in_format(Bounded.exactly(array), "fp32")
-    return Truth(array, np.zeros(array.shape), exact=True, format="int64")
+    return Truth.exactly(array)
 
 
 def _operator(

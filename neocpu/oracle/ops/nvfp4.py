@@ -157,7 +157,7 @@ def _layout_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
     out = tiled(codes_of(inputs["scales"]))
-    return {"tiles": Truth(out, np.zeros(out.shape), exact=True, format="uint8")}
+    return {"tiles": Truth.exactly(out, "uint8")}
 
 
 def _layout_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:

@@ -94,10 +94,8 @@ def _counted(lookups: Mapping[int, int], moves: BatchMoves) -> Ints:
 
 
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-    return {
-        name: Truth(rows, np.zeros(rows.shape), exact=True, format="int64")
-        for name, rows in _model(inputs, options, switches).items()
-    }
+    outputs = _model(inputs, options, switches)
+    return {name: Truth.exactly(numbers) for name, numbers in outputs.items()}
 
 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
