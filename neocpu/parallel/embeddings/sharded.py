@@ -12,7 +12,7 @@ Plan, ranks, route and threads decide where the work is done and what travels; n
 seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +29,9 @@ from neocpu.parallel.exchange.output_dist import Output, PooledRows, ShardGradie
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.started import Request, Started
-from neocpu.tables.embedding.lookups import Words
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.started import Finished, Request, Started
+from neocpu.tables.embedding.lookups import Lookups, Merged, Words
 from neocpu.tables.embedding.tbe import EntryLayout, TableBatchedEmbedding
 from neocpu.tables.specs.specs import TableSpec
 
@@ -43,10 +44,16 @@ if TYPE_CHECKING:
 class ShardedEmbedding(Embedding[Input]):
     """The pooled tables of a model, spread over the ranks as the plan says.
 
-    tbe : this rank's rows, where they are there already.
+    tbe : this rank's rows, where they are there already. everybody : all ranks that have copies of
+    replicated tables (None: those of `env`).
     """
 
-    def __init__(self, env: ShardingEnv, tbe: TableBatchedEmbedding | None = None) -> None:
+    def __init__(
+        self,
+        env: ShardingEnv,
+        tbe: TableBatchedEmbedding | None = None,
+        everybody: Comm | None = None,
+    ) -> None:
         plan = env.plan
         comm = env.comm
         # before tables take memory
@@ -67,7 +74,7 @@ class ShardedEmbedding(Embedding[Input]):
         self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
         copies = [plan.local(comm.rank)[i] for i in copied.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
-        self._replicas = self._replica_exchange(tables) if tables else None
+        self._replicas = self._replica_exchange(everybody or comm, tables) if tables else None
         self._rounding = HomeRounding(self.exchange)
         # of any rank: the exchange of row scalars is collective
         self._any_scalars = any(entries.any_scalars for entries in self.exchange.ranks)
@@ -81,7 +88,7 @@ class ShardedEmbedding(Embedding[Input]):
         waiting = np.union1d(layouts.whole_with_scalars.shard, layouts.row_split_with_scalars.shard)
         return ScalarPeers(self.env.plan, self.env.comm, waiting.tolist())
 
-    def _replica_exchange(self, tables: Sequence[TableSpec]) -> "Replicas":
+    def _replica_exchange(self, comm: Comm, tables: Sequence[TableSpec]) -> "Replicas":
         """The exchange of the gradients of replicated tables."""
         from neocpu.parallel.embeddings.replicas import Replicas
 
@@ -89,7 +96,7 @@ class ShardedEmbedding(Embedding[Input]):
         widths = [table.dim + self.tbe.rule.counts for table in tables]
         heights = [table.rows for table in tables]
         # on a queue of its own, beside the gradients of other tables
-        return Replicas(self.env.comm.queue("replicas"), heights, widths)
+        return Replicas(comm.queue("replicas"), heights, widths)
 
     # ---- forward ----
 
@@ -176,7 +183,7 @@ class ShardedEmbedding(Embedding[Input]):
         """The columns of some keys into `out` f32[their samples, columns]."""
         if output is None:
             if batch_input.classes.whole is not None:
-                self.tbe.forward(keys.home, batch_input.classes.whole, out)
+                self.tbe.forward(keys.layouts.whole, batch_input.classes.whole, out)
             return
         if batch_input.copies is not None:
             self.tbe.forward(keys.copies, batch_input.copies, out)
@@ -220,40 +227,33 @@ class ShardedEmbedding(Embedding[Input]):
 
     def update_shards(self, batch_input: Input, gradients: ShardGradients, step: int) -> None:
         """Update the rows of this rank's shards. Collective."""
-        layouts = self.all_keys.layouts
-        classes = batch_input.classes
-        for layout, lookups, gradient in (
-            (layouts.whole, classes.whole, gradients.whole),
-            (layouts.row_split, classes.row_split, gradients.row_split),
-        ):
-            if lookups is not None:
-                self.tbe.backward(layout, lookups, gradient, step)
+        for layout, lookups, gradient in self.terms(batch_input, gradients, with_scalars=False):
+            self.tbe.backward(layout, lookups, gradient, step)
             # an update of many rows takes long, and MPI moves bytes only when it is called
             self.env.comm.poll()
         if self._any_scalars:
-            steps = self._share(batch_input, gradients, step)
-            Started(steps, self.env.comm.stream).wait()
+            merged = {}
+            for terms in self.terms(batch_input, gradients, with_scalars=True):
+                merge = self.tbe.merge(*terms, step)
+                merged.update(dict.fromkeys(merge.first, merge))
+            Started(self.rounds(merged, step), self.env.comm.stream).wait()
 
-    def _share(
-        self, batch_input: Input, gradients: ShardGradients, step: int
-    ) -> Generator[Request, None, None]:
-        """Column shards: merge; then for each phase of the rule share the column trees of its row
-        scalars, and apply it.
+    def terms(
+        self, batch_input: Input, gradients: ShardGradients, with_scalars: bool
+    ) -> Iterator[tuple[EntryLayout, Lookups, Floats]]:
+        """Lookups in this rank's shards with their gradients, class by class; with_scalars : of
+        shards whose update waits for row scalars, or of those that need none.
         """
-        layouts = self.all_keys.layouts
-        classes = batch_input.classes
-        merged = {}
-        rows = {}
-        for layout, lookups, gradient in (
-            (layouts.whole_with_scalars, classes.whole_with_scalars, gradients.whole),
-            (layouts.row_split_with_scalars, classes.row_split_with_scalars, gradients.row_split),
-        ):
-            if lookups is None:
-                continue
-            merge = self.tbe.merge(layout, lookups, gradient, step)
-            for shard in sorted(set(layout.shard.tolist())):
-                merged[shard] = merge
-                rows[shard] = merge.rows[merge.first[shard] : merge.last[shard]]
+        for whole, gradient in ((True, gradients.whole), (False, gradients.row_split)):
+            lookups = batch_input.classes.of(whole, with_scalars)
+            if lookups is not None:
+                yield self.all_keys.layouts.of(whole, with_scalars), lookups, gradient
+
+    def rounds(self, merged: Mapping[int, Merged], step: int) -> Generator[Request, None, None]:
+        """Column shards: for each phase of the rule share the column trees of its row scalars, and
+        apply it. merged : gradients, by shard.
+        """
+        rows = {i: merge.rows[merge.first[i] : merge.last[i]] for i, merge in merged.items()}
         for number, phase in enumerate(self.tbe.rounds):
             terms = {i: self.tbe.row_terms(merge, i, phase.of) for i, merge in merged.items()}
             scalars = {
@@ -329,13 +329,15 @@ class StartedUpdate(UpdateUnderWay):
         self._step = step
         self._words: list[tuple[Ints, Words]] = []
         self._summed: Started[list[RowGradients]] | None = None
-        self._arriving: Started[ShardGradients] | None = None
-        if not owner.exchange.alone:
-            self._arriving = owner.exchange.start_gradients(batch_input.shape, gradient)
+        # alone, they are where the shard's columns are in E already
+        self._arriving: Started[ShardGradients] = (
+            Finished(ShardGradients(self._gradient, self._gradient))
+            if owner.exchange.alone
+            else owner.exchange.start_gradients(batch_input.shape, gradient)
+        )
 
     def wait(self) -> None:
-        if self._arriving is not None:
-            self._arriving.wait()
+        self._arriving.wait()
 
     def merge_replicas(self) -> None:
         self._words = self._owner.merge_copies(self._input, self._gradient)
@@ -345,11 +347,7 @@ class StartedUpdate(UpdateUnderWay):
         return self._summed
 
     def update_shards(self) -> None:
-        owner = self._owner
-        if self._arriving is not None:
-            owner.update_shards(self._input, self._arriving.wait(), self._step)
-        elif (lookups := self._input.classes.whole) is not None:
-            owner.tbe.backward(owner.all_keys.home, lookups, self._gradient, self._step)
+        self._owner.update_shards(self._input, self._arriving.wait(), self._step)
 
     def update_replicas(self, settle: bool = True) -> None:
         """Update the rows of replicated tables; settle : are all tables of the TBE done then?"""

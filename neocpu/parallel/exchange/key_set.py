@@ -24,8 +24,8 @@ class KeySet:
     ranks : their entries of all ranks. alone : are lookups used where they are?
 
     Attributes: input, output, their distributions; layouts, of each class of entries in the blocks
-    that travel; home, of travelling entries in E; copies, of replicated tables in E; buffers, of
-    these keys alone.
+    that travel, or in E where nothing does; copies, of replicated tables in E; buffers, of these
+    keys alone.
     """
 
     def __init__(self, env: ShardingEnv, ranks: Sequence[RankEntries], alone: bool) -> None:
@@ -41,14 +41,13 @@ class KeySet:
         self.layouts = ByClass(
             *(EntryLayout(travel.shard[span], columns[span]) for span in self.entries.spans)
         )
-        # used where one rank holds everything: rows are pooled right into E
-        self.home = EntryLayout(travel.shard, travel.home)
+        if alone:
+            # one rank holds everything: rows are pooled right into E
+            self.layouts = self.layouts._replace(whole=EntryLayout(travel.shard, travel.home))
         self.copies = EntryLayout(self.entries.copies.shard, self.entries.copies.home)
 
     def lookups(self, batch_input: Input) -> list[LaidOut]:
         """The lookups of a batch in this rank's shards, with their layouts."""
-        if self.alone:
-            return _present([(self.home, batch_input.classes.whole)])
         travelling = zip(self.layouts, batch_input.classes)
         return _present([*travelling, (self.copies, batch_input.copies)])
 

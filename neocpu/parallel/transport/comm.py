@@ -280,10 +280,14 @@ class Comm(ABC):
             queue = self.split(0, self.rank)
             queue.count_as(name if name in QUEUES else self.queue_name)
             self._queues[name] = queue
-            self._streams += queue._streams
-            # one list for all queues: polling any of them polls them all
-            queue._streams = self._streams
+            self.poll_with(queue)
         return self._queues[name]
+
+    def poll_with(self, other: "Comm") -> None:
+        """Let `poll` of any of both move the exchanges of both and of their queues."""
+        if other._streams is not self._streams:
+            self._streams += other._streams
+            other._streams = self._streams
 
     def kept(self, name: str, make: Callable[[], "Comm"]) -> "Comm":
         """A comm made from this one; a name's second call returns the first one, so that a process

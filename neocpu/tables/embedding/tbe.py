@@ -193,7 +193,15 @@ class TableBatchedEmbedding(ShardRows):
         """Unique rows with merged gradients, prepared by the rule (which may update element
         states), no step yet.
         """
-        return self._merge(self.rule, layout, lookups, grad, partial(self._hyper, step))
+        segments = self._sort(layout, lookups, grad.shape[1])
+        return self._merge(self.rule, segments, self._clipped(grad), partial(self._hyper, step))
+
+    def merge_tables(
+        self, layout: EntryLayout, gradients: Sequence[tuple[Ints, Floats]], step: int
+    ) -> Merged:
+        """`merge` of rows whose gradients were summed over ranks, as of `apply_tables`."""
+        segments, flat = self._summed(layout, gradients)
+        return self._merge(self.rule, segments, flat, partial(self._hyper, step))
 
     def unique_gradient(
         self, layout: EntryLayout, lookups: Lookups, grad: Floats
@@ -206,7 +214,8 @@ class TableBatchedEmbedding(ShardRows):
         """
         # numbers without weight decay: the rule reads none of the others
         plain = SparseOptimizer().hyper(1)
-        merged = self._merge(RULES["none"], layout, lookups, grad, lambda group: plain)
+        segments = self._sort(layout, lookups, grad.shape[1])
+        merged = self._merge(RULES["none"], segments, self._clipped(grad), lambda group: plain)
         gradients = {}
         for shard, first in merged.first.items():
             last = merged.last[shard]
@@ -217,13 +226,13 @@ class TableBatchedEmbedding(ShardRows):
     def _merge(
         self,
         rule: Rule,
-        layout: EntryLayout,
-        lookups: Lookups,
-        grad: Floats,
+        segments: Segments,
+        clipped: Floats,
         hyper_of: Callable[[int], HyperParameters],
     ) -> Merged:
-        """`merge` with another rule; hyper_of : what it reads in the shards of a group."""
-        segments = self._sort(layout, lookups, grad.shape[1])
+        """`merge` of sorted lookups with their gradients f32[:], by any rule; hyper_of : what it
+        reads in the shards of a group.
+        """
         # what is merged waits for other ranks, and segments lie in scratch
         rows = segments.unique.copy()
         self._note(segments)
@@ -231,7 +240,6 @@ class TableBatchedEmbedding(ShardRows):
         widths = np.repeat(self.width[segments.shards], np.diff(segments.first))
         start = np.append(0, np.cumsum(widths))
         gradient = np.empty(int(start[-1]), np.float32)
-        clipped = self._clipped(grad)
         stores = self._store_of[segments.shards]
         decode = rule.updates and any(self._stores[shelf].coded for shelf in stores)
         weights = np.empty(gradient.size if decode else 0, np.float32)
@@ -331,31 +339,21 @@ class TableBatchedEmbedding(ShardRows):
     def apply_tables(
         self, layout: EntryLayout, gradients: Sequence[tuple[Ints, Floats]], step: int
     ) -> None:
-        """Update rows of whole-width shards from merged, rounded gradients.
+        """Update rows from merged, rounded gradients; shards as for `backward`.
 
         gradients : for each entry of `layout`, rows i64[U] (unique, local) and gradient f32[U, D],
         or f32[U, D+1] where the rule reads lookups (`merge_words`).
         """
-        first = np.cumsum([0, *(rows.size for rows, _ in gradients)])
-        rows = np.concatenate([rows for rows, _ in gradients])
+        self._update(*self._summed(layout, gradients), step)
+
+    def _summed(
+        self, layout: EntryLayout, gradients: Sequence[tuple[Ints, Floats]]
+    ) -> tuple[Segments, Floats]:
+        """Segments of rows with summed gradients, and these, flat; the rows are there then."""
+        segments, flat = words.summed(layout.shard, gradients, self.width, self.rule.counts)
         # rows that only other ranks looked up may not exist here yet
-        self._ready(layout, Lookups(first, rows, NONE, 1))
-        if self.rule.counts:
-            counts = np.concatenate([gradient[:, -1] for _, gradient in gradients])
-            gradients = [(rows_of_shard, gradient[:, :-1]) for rows_of_shard, gradient in gradients]
-        flat = np.concatenate([gradient.reshape(-1) for _, gradient in gradients])
-        width = np.repeat(self.width[layout.shard], np.diff(first))
-        segments = Segments(
-            shards=layout.shard,
-            first=first,
-            unique=rows,
-            starts=np.arange(rows.size + 1, dtype=np.int64),
-            place=np.cumsum(width) - width,
-            weights=NONE,
-        )
-        if self.rule.counts:
-            segments, flat = words.as_lookups(segments, flat, counts, int(width.max(initial=0)))
-        self._update(segments, flat, step)
+        self._ready(layout, Lookups(segments.first, segments.unique, NONE, 1))
+        return segments, flat
 
     # ---- levels of memory: there is one; `tiered.py` has more ----
 

@@ -114,7 +114,35 @@ def with_counts(
     return counted
 
 
-def as_lookups(
+def summed(
+    shards: Ints, gradients: Sequence[tuple[Ints, Floats]], width: Ints, counted: bool
+) -> tuple[Segments, Floats]:
+    """Rows whose gradients were summed over all ranks, as segments of one term each; and these
+    gradients, flat.
+
+    gradients : for each of `shards`, rows i64[U] (unique, local) and gradient f32[U, D], or
+    f32[U, D+1] with the lookups of each row where they are `counted`. width i64[H] of all shards.
+    """
+    first = np.cumsum([0, *(rows.size for rows, _ in gradients)])
+    columns = np.repeat(width[shards], np.diff(first))
+    numbers = [gradient[:, :-1] if counted else gradient for _, gradient in gradients]
+    none = np.empty(0, np.float32)
+    segments = Segments(
+        shards=shards,
+        first=first,
+        unique=np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in gradients)]),
+        starts=np.arange(first[-1] + 1, dtype=np.int64),
+        place=np.cumsum(columns) - columns,
+        weights=none,
+    )
+    flat = np.concatenate([none, *(gradient.reshape(-1) for gradient in numbers)])
+    if not counted:
+        return segments, flat
+    counts = np.concatenate([none, *(gradient[:, -1] for _, gradient in gradients)])
+    return _as_lookups(segments, flat, counts, int(columns.max(initial=0)))
+
+
+def _as_lookups(
     segments: Segments, gradient: Floats, counts: Floats, width: int
 ) -> tuple[Segments, Floats]:
     """Rows with merged gradients as if each were looked up counts[u] times, f32[U].

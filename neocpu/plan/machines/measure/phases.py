@@ -152,7 +152,7 @@ class Workbench:
         exchange = tables.exchange
         coming = clock("input", lambda: tables.start(kjt, self._design.batch).wait())
         if exchange.alone:
-            home = tables.all_keys.home
+            home = tables.all_keys.layouts.whole
             lookups = coming.classes.whole
             assert lookups is not None
             clock("lookup", lambda: tbe.forward(home, lookups, self._out))
