@@ -87,7 +87,7 @@ def _read(path: Path) -> Any:
 def _make_plan(folder: Path) -> Path:
     path = folder / "plan.json"
     tables = config.loads(FAMILIES[MAIN].toml(Path("/data"))).tables
-    plan = place(tables, list(SCHEMES)[: len(tables)], 4, 2)
+    plan = place(tables, list(SCHEMES)[: len(tables)], 2, 2).in_groups(2, 2)
     path.write_text(plan_file.text(plan, ["hbm"] * len(tables), NOTE))
     return path
 

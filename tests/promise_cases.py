@@ -70,7 +70,7 @@ ONCE: tuple[tuple[str, ...], ...] = (
     ('data.deduplicate=["w", "c"]', "parallel.unique_rows=on"),
 )
 # options that take turns over the combinations of the others, so that pairs of them occur too
-TURNS = ("pipeline", "once", "alltoall")
+TURNS = ("pipeline", "once", "alltoall", "replica_groups")
 # plans that keep each table on one node
 ON_ONE_NODE = ("table_wise", "table_row_wise", "table_column_wise")
 # plans where a route has something to carry
@@ -341,6 +341,7 @@ class Case:
             "training.bucket_bytes=0",
             f"parallel.alltoall={self.alltoall}",
             f"parallel.towers={str(self.towers).lower()}",
+            f"parallel.replica_groups={self.replica_groups}",
             f"parallel.planner={PLANNERS[self.threads]}",
             *MEMORIES[self.memory],
             *self.once,
@@ -384,6 +385,13 @@ class Case:
         even = self.ranks > RANKS_PER_NODE and self.ranks % RANKS_PER_NODE == 0
         fit = even and self.plan in ON_ONE_NODE and not self.learnt.composed
         return fit and HOW.index(self.how) < self.threads
+
+    @property
+    def replica_groups(self) -> int:
+        """Groups of ranks with a copy of every table each: two wherever the others allow it."""
+        edited = self.plan == "mixed" and self.threads == EDITED_WITH_THREADS
+        fit = self.ranks % 2 == 0 and not (edited or self.towers or self.learnt.rows)
+        return 2 if fit and (HOW.index(self.how) + ROUTES.index(self.route)) % 2 else 1
 
     @property
     def name(self) -> str:

@@ -493,6 +493,8 @@ def drawn_cases(seed: int, count: int, counts: Sequence[int] = RANKS) -> list[Ca
         whole = "checkpoint.parity=0" in overrides
         if ranks == 4 and plan in ON_ONE_NODE and not family.composed and whole:
             overrides.append(f"parallel.towers={chance.choice(('false', 'true'))}")
+        elif ranks % 2 == 0 and plan != "mixed" and whole and not (family.rows or family.bound):
+            overrides.append(f"parallel.replica_groups={chance.choice((1, 2, ranks))}")
         elif plan == "auto" and how == "whole" and number % 2 and not family.bound:
             # all rows on the last rank, and none on the others
             overrides.append(f'parallel.pins={{ "*" = "{ranks - 1}" }}')

@@ -92,8 +92,8 @@ def load_config(case: Case, comm: Comm, folder: Path, plan: str, out: Path) -> c
         overrides=[
             *day_keys(case, comm, folder),
             *(mirror if one == f"checkpoint.mirror={MIRROR}" else one for one in case.sets),
-            # the plan that is chosen for towers
-            *["parallel.towers=false"] * (plan != case.plan),
+            # the plan that is chosen for towers and groups
+            *["parallel.towers=false", "parallel.replica_groups=1"] * (plan != case.plan),
         ],
     )
     # a pattern that matches no table would be refused: the plan goes through the same checks as a

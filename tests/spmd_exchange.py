@@ -15,6 +15,7 @@ from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.kernels.rows import narrow
+from neocpu.parallel.embeddings.grouped import GroupedEmbedding
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.routes import ROUTES
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
@@ -92,6 +93,7 @@ class Case:
     unique_rows: str = "off"  # do equal rows travel once?
     wires: WireSpecs = FP32
     groups: tuple[tuple[str, ...], ...] = ()  # features whose repeated bags stand once
+    replica_groups: int = 1
     repeats: float = 0.0  # probability that a group's bags are those of the sample before
 
 
@@ -101,7 +103,9 @@ def plan_of(case: Case, ranks: int) -> Plan:
         return Plan(case.tables, ("by_hand",) * len(case.tables), case.shards, ranks, ranks).check()
     names = PLANS[case.plan]
     schemes = [names[t % len(names)] for t in range(len(case.tables))]
-    return place(case.tables, schemes, ranks, min(case.ranks_per_node, ranks))
+    group = ranks // case.replica_groups
+    plan = place(case.tables, schemes, group, min(case.ranks_per_node, group))
+    return plan.in_groups(case.replica_groups, min(case.ranks_per_node, ranks))
 
 
 def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
@@ -164,6 +168,11 @@ def samples_of(kjt: KJT, lo: int, hi: int) -> KJT:
     return KJT(kjt.keys, np.ascontiguousarray(kjt.lengths[:, lo:hi]), values, weights)
 
 
+def embedding_of(env: ShardingEnv) -> ShardedEmbedding:
+    """The tables of a plan, as `train/step/world.py` builds them."""
+    return GroupedEmbedding(env) if env.plan.replica_groups > 1 else ShardedEmbedding(env)
+
+
 def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
     """Steps of this rank: E [b, columns] of each step, and the tables afterwards."""
     optimizer = SparseOptimizer(
@@ -196,7 +205,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         wires=case.wires,
         groups=key_groups(case.tables, case.groups),
     )
-    embedding = ShardedEmbedding(env)
+    embedding = embedding_of(env)
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
     outputs = []
@@ -259,6 +268,7 @@ def digest(comm: Comm, case: Case, outputs: list[np.ndarray], embedding: Sharded
             sha.update(part)
     for number, spec in enumerate(plan.tables):
         whole: dict[str, np.ndarray] = {}
+        firsts: dict[tuple[object, ...], bytes] = {}
         for shard in plan.of_table(number):
             own_shards = plan.local(comm.rank)
             state = (
@@ -280,9 +290,14 @@ def digest(comm: Comm, case: Case, outputs: list[np.ndarray], embedding: Sharded
                 )
                 cols = slice(0, 1) if scalar else slice(*shard.cols)
                 full[slice(*shard.rows), cols] = values
+                copies = [data]
                 if plan.replicated(number):
-                    everywhere = comm.allgather_bytes(data)
-                    assert case.special or all(d == everywhere[0] for d in everywhere)
+                    copies = comm.allgather_bytes(data)
+                elif shard.rank >= plan.group_ranks:
+                    # groups stand one after the other, and are compared with the first one
+                    copies.append(firsts[number, name, shard.rows, shard.cols])
+                firsts.setdefault((number, name, shard.rows, shard.cols), data)
+                assert case.special or all(d == copies[0] for d in copies)
         for name in sorted(whole):
             sha.update(canonical(whole[name]).tobytes())
     if case.placements:
@@ -320,6 +335,7 @@ def unsharded(case: Case) -> str:
         ranks_per_node=1,
         unique_rows="off",
         groups=(),
+        replica_groups=1,
     )
     comm = SingleComm()
     return digest(comm, alone, *train(comm, alone))
@@ -408,6 +424,16 @@ def tables_beyond_their_memory(comm: Comm) -> None:
     )
 
 
+@spmd(2, 4, 8)
+def replica_groups_are_the_unsharded_one(comm: Comm) -> None:
+    compile_once(comm)
+    case = Case(plan="mixed", replica_groups=2, route="two_level")
+    if comm.rank == 0:
+        run_threads(4, lambda other: train(other, replace(case, steps=1)), in_turn=True)
+    comm.quiet_barrier()
+    expect(comm, case, replace(case, plan="mixed2", optimizer="adam", ranks_per_node=4))
+
+
 @spmd(3, 8)
 def odd_batches(comm: Comm) -> None:
     compile_once(comm)
@@ -425,10 +451,16 @@ def a_bad_lookup_is_refused_by_all(comm: Comm) -> None:
     works.
     """
     compile_once(comm)
-    case = Case(plan="mixed", batch=13)
+    refuse_everywhere(comm, Case(plan="mixed", batch=13))
+    if comm.size % 2 == 0:
+        refuse_everywhere(comm, Case(plan="mixed", batch=13, replica_groups=2))
+
+
+def refuse_everywhere(comm: Comm, case: Case) -> None:
+    """The body of `a_bad_lookup_is_refused_by_all`, for one plan."""
     plan = plan_of(case, comm.size)
     env = ShardingEnv(plan, comm, SparseOptimizer(), 0, case.leaves, case.first_column)
-    embedding = ShardedEmbedding(env)
+    embedding = embedding_of(env)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
     kjt, _ = global_batch(case, 1)
     for broken_rank in range(comm.size):

@@ -20,6 +20,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.embedding.row_lookups import RowTerms
 from neocpu.tables.specs.compositions import Composition, Term
+from neocpu.train.before.plans import make_plan
 from neocpu.train.config.config import Config, loads
 from neocpu.train.model import composition_layout, operations
 from neocpu.train.model.operations.rows import BagSums
@@ -57,6 +58,11 @@ def test_tiers_and_wires_change_no_digest(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_said_before_anything_starts(key, value, message) -> None:
     with pytest.raises(ConfigError, match=message):
         settings("model.interaction='cat'", f"{key}={value}")
+
+
+def test_replica_groups_are_refused() -> None:
+    with pytest.raises(ConfigError, match="2 groups of ranks, but rows of table 'items', which"):
+        make_plan(settings("parallel.replica_groups=2"), SingleComm(), {}, 4)
 
 
 def test_other_configs_say_nothing_of_attention() -> None:

@@ -127,6 +127,25 @@ def test_a_saved_plan_that_is_none_is_refused() -> None:
         Plan.from_dict(data)
 
 
+def test_replica_groups_hold_the_same() -> None:
+    group = place(TABLES, list(SCHEMES)[:1] * 4 + list(SCHEMES)[1:5], 4, 2)
+    plan = group.in_groups(2, 2)
+    assert plan.ranks == 8 and len(plan.shards) == 2 * len(group.shards)
+    assert plan.group == group
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert plan.text().endswith("2 replica groups of 4 ranks: each holds a copy of every table")
+    moved = replace(plan.shards[0], rank=3 - plan.shards[0].rank)
+    with pytest.raises(PlanError, match=r"must hold what the first one holds, but Shard\(table=0"):
+        replace(plan, shards=(moved, *plan.shards[1:])).check()
+    with pytest.raises(PlanError, match=r"8 rank\(s\) are no 3 groups of equally many"):
+        replace(plan, replica_groups=3).check()
+    with pytest.raises(PlanError, match="groups of 4 ranks are no whole nodes of 3 ranks, nor"):
+        group.in_groups(2, 3)
+    cached = replace(TABLES[0], format="bf16", cache_format="fp32")
+    with pytest.raises(PlanError, match="copies of its bf16 rows would differ"):
+        place([cached], ["row_wise"], 2).in_groups(2, 2)
+
+
 def test_the_printed_plan_counts_optimizer_state() -> None:
     plan = place(
         [TableSpec("C1", 1000, 16, ("f",)), TableSpec("C2", 7, 4, ("g",))],

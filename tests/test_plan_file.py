@@ -86,6 +86,8 @@ def test_the_plan_that_a_run_leaves_is_read_too() -> None:
         (edited("ranks", 0), "ranks: 0 is too small"),
         (edited("ranks", 2.0), "ranks: expected a whole number, got 2.0"),
         (edited("ranks_per_node", 5), "ranks_per_node: 5 is more than the 4 rank"),
+        (edited("replica_groups", 3), "replica_groups: 3 is no divisor of the 4 rank"),
+        (edited("replica_groups", 0), "replica_groups: 0 is too small"),
         (edited("rank", 4), "rank: no such key; did you mean ranks"),
         (edited("made_for", "step_seconds", -1.0), "made_for.step_seconds: -1.0 must be"),
         (edited("tables", {}), "tables: expected a list"),
@@ -212,6 +214,37 @@ def test_an_edited_plan_trains_to_the_same_digest(log: Path, tmp_path: Path) -> 
     assert digest("resumed", 3, steps, chosen, resume=True) == whole
     with pytest.raises(NeocpuError, match=r"is for 3 rank.s. and this run has 2"):
         digest("two", 2, chosen)
+
+
+def test_replica_groups_train_to_the_same_digest(log: Path, tmp_path: Path) -> None:
+    """From a file, by the planner, and resumed under a plan of one group and back."""
+
+    def digest(name: str, ranks: int, *overrides: str, resume: bool = False) -> str:
+        config = small_run.config_of(log, "training.steps=3", *overrides)
+        out = tmp_path / name
+        summaries = run_threads(ranks, lambda c: Trainer(config, c, out, resume=resume).run())
+        return str(summaries[0]["digest"])
+
+    whole = digest("whole", 1)
+    assert digest("planned", 4, "parallel.replica_groups=2", "parallel.planner=search") == whole
+    tables = small_run.config_of(log).tables
+    group = place(tables, ["row_wise", "column_wise"], 2)
+    path = tmp_path / "plan.json"
+    path.write_text(text(group.in_groups(2, 4)))
+    chosen = f"parallel.plan={path}"
+    assert digest("file", 4, chosen, "parallel.replica_groups=2") == whole
+    saved = loads((tmp_path / "file" / "plan.json").read_text())
+    assert bind(saved, tables, 4).fixed == bind(loads(path.read_text()), tables, 4).fixed
+    digest("resumed", 4, chosen, "training.steps=1")
+    digest("resumed", 1, "training.steps=2", resume=True)
+    assert digest("resumed", 4, chosen, resume=True) == whole
+    for overrides, message in (
+        (["parallel.replica_groups=4"], "the config has 4, and .* has 2"),
+        (["checkpoint.parity=1"], "checkpoint.parity knows one copy of each row"),
+        (["parallel.memory=10"], r"2 rank\(s\) have 10 each"),
+    ):
+        with pytest.raises(NeocpuError, match=message):
+            make_plan(small_run.config_of(log, chosen, *overrides), SingleComm(), {}, 4)
 
 
 def test_a_file_may_leave_out_rectangles_and_tables(log: Path, tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spmd_exchange import (
+    NARROW,
     OPTIMIZERS,
     PLANS,
+    TALL,
     Case,
     digest,
     global_batch,
@@ -58,6 +60,7 @@ def expect(case: Case, ranks: int) -> None:
         ranks_per_node=1,
         unique_rows="off",
         groups=(),
+        replica_groups=1,
     )
     digests = run_threads(ranks, lambda comm: digest(comm, case, *train(comm, case)))
     assert set(digests) == {answer(alone)}
@@ -86,6 +89,32 @@ RULES = {
 @pytest.mark.parametrize("plan", ["column_wise", "grid_shard", "mixed"])
 def test_rules_of_several_phases_and_row_states(plan: str, optimizer: str) -> None:
     expect(Case(plan=plan, optimizer=optimizer, steps=3, **RULES[optimizer]), 3)
+
+
+REPLICATED = {  # ranks and a case; with as many groups as ranks, each rank holds every table
+    "rules of several phases": (4, Case(optimizer="partial_rowwise_lamb", max_gradient=1e-3)),
+    "counted lookups": (8, Case(optimizer="exact_rowwise_adagrad_with_counter")),
+    "no row scalars": (4, Case(optimizer="exact_sgd", special=True)),
+    "formats": (6, Case(tables=NARROW, route="reduce_scatter", weight_decay_mode="l2")),
+    "unique rows": (8, Case(unique_rows="on", lookups=30, batch=40, ranks_per_node=1)),
+    "repeated bags": (4, Case(groups=GROUPS[0], repeats=0.6)),
+    "ranks without samples": (8, Case(batch=1, leaves=2)),
+    "no lookups": (4, Case(lookups=0)),
+    "a group for each rank": (2, Case(route="two_level")),
+}
+
+
+@pytest.mark.parametrize("name", REPLICATED)
+def test_replica_groups(name: str) -> None:
+    ranks, case = REPLICATED[name]
+    for plan in ("mixed", "mixed2"):
+        expect(replace(case, plan=plan, replica_groups=2), ranks)
+
+
+def test_replica_groups_of_tables_beyond_their_memory() -> None:
+    places = ("ddr_over_ssd", "hbm_over_ddr", "hbm_over_ddr_over_ssd", "hbm")
+    case = Case(tables=TALL, placements=places, prefetch=1, steps=4, replica_groups=2)
+    expect(replace(case, plan="mixed"), 4)
 
 
 @pytest.mark.parametrize("route", sorted(ROUTES))

@@ -28,6 +28,9 @@ class ParallelConfig:
     "row_wise, table_wise", the planner takes the one that suits a table best.
     pins : ranks that tables may be on, by shell patterns: `{ "C*" = "0-3, 8" }`; others may be on
     any (docs/planner.md).
+    replica_groups : groups of equally many ranks, each of which holds a copy of every table, spread
+    over its ranks: lookups and vectors travel inside a group, gradients between copies
+    (docs/communication.md).
     ranks_per_node : ranks that count as one node (0: those of each real host).
     route : how sums of row-split tables travel. memory : bytes for tables on each rank (0: no
     limit).
@@ -54,6 +57,7 @@ class ParallelConfig:
 
     plan: PlanSpec = "auto"
     pins: Mapping[str, str] = field(default_factory=dict)
+    replica_groups: Annotated[int, Limits(least=1)] = 1
     ranks_per_node: int = 0
     route: Annotated[str, Limits(ROUTE_NAMES)] = "direct"
     alltoall: Annotated[str, Limits(ALLTOALL_NAMES)] = "direct"
@@ -74,6 +78,10 @@ class ParallelConfig:
         if pins and self.towers:
             raise ConfigError(
                 "parallel.pins: towers decide where tables are; leave one of both out"
+            )
+        if self.replica_groups > 1 and self.towers:
+            raise ConfigError(
+                "parallel.replica_groups: towers keep each table on one node; leave one of both out"
             )
         if not is_plan_file(self.plan):
             check_pins(tables, choose_schemes(tables, self.plan), pins)

@@ -175,7 +175,7 @@ def _answer(
 
     spec = settings.parallel.plan
     if given is None and isinstance(spec, str) and is_plan_file(spec):
-        planned = bind(plan_file.load(spec), question.tables, question.layout.ranks)
+        planned = bind(plan_file.load_one_group(spec), question.tables, question.layout.ranks)
         if not planned.is_whole:
             names = (table.name for table in question.tables)
             schemes = dict(zip(names, planned.schemes))
@@ -194,7 +194,7 @@ def _present_plan(path: Path, question: "PlanQuestion") -> "Plan":
     from neocpu.plan.files import plan_file
     from neocpu.plan.files.bound_plan import bind
 
-    planned = bind(plan_file.load(path), question.tables, question.layout.ranks)
+    planned = bind(plan_file.load_one_group(path), question.tables, question.layout.ranks)
     if not planned.is_whole:
         raise ConfigError(f"{path}: a plan in use must say of each table where it is")
     return planned.plan(question.tables, question.layout.ranks, question.layout.ranks_per_node)

@@ -5,21 +5,16 @@ A plan is plain data and says nothing about cost: choosing schemes (`auto`) is t
 (`neocpu/plan/`).
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from neocpu.core.errors import PlanError
 from neocpu.core.records import choose, matched
+from neocpu.parallel.sharding.cover import check_cover
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, RankLayout, Shard
 from neocpu.tables.specs.specs import TableSpec
-
-if TYPE_CHECKING:
-    from neocpu.parallel.transport.comm import Comm
 
 AUTO = "auto"
 FILE_SUFFIX = ".json"
@@ -32,6 +27,8 @@ class Plan:
     use.
 
     placements : of the rows, by table, where the plan came with them ("": not for this table).
+    replica_groups : groups of equally many ranks, one after the other; each holds a copy of what
+    the first one holds (TorchRec's 2D parallelism). A data_parallel table is on all ranks.
     """
 
     tables: tuple[TableSpec, ...]
@@ -40,6 +37,7 @@ class Plan:
     ranks: int
     ranks_per_node: int
     placements: tuple[str, ...] = ()
+    replica_groups: int = 1
 
     @cached_property
     def _by_rank(self) -> tuple[tuple[Shard, ...], ...]:
@@ -68,10 +66,49 @@ class Plan:
         """Is the whole table on every rank (data_parallel)?"""
         return self.schemes[table] == "data_parallel"
 
+    # ---- replica groups ----
+
+    @property
+    def group_ranks(self) -> int:
+        """Ranks of each replica group."""
+        return self.ranks // self.replica_groups
+
+    @cached_property
+    def group(self) -> "Plan":
+        """The plan of the first replica group for its ranks alone."""
+        ranks = self.group_ranks
+        shards = tuple(shard for shard in self.shards if shard.rank < ranks)
+        per_node = min(self.ranks_per_node, ranks)
+        return replace(self, shards=shards, ranks=ranks, ranks_per_node=per_node, replica_groups=1)
+
+    def in_groups(self, groups: int, ranks_per_node: int) -> "Plan":
+        """The plan of so many replica groups, each of which has the ranks and rectangles of this
+        one; ranks_per_node : of all ranks.
+
+        Raises PlanError where a node has ranks of two groups and a group of two nodes.
+        """
+        return replace(
+            self,
+            shards=_copies(self.shards, groups, self.ranks),
+            ranks=groups * self.ranks,
+            ranks_per_node=ranks_per_node,
+            replica_groups=groups,
+        ).check()
+
+    def serves(self, table: int, rank: int, other: int) -> bool:
+        """Are a rank's rectangles of a table those that `other` uses, of all the copies?"""
+        if self.replicated(table):
+            return rank == other
+        return rank // self.group_ranks == other // self.group_ranks
+
+    # ---- checks ----
+
     def check(self) -> "Plan":
         """Return self, or raise PlanError naming the table and the gap, overlap or bad cut."""
         if self.ranks < 1 or not 1 <= self.ranks_per_node <= self.ranks:
             raise PlanError(f"{self.ranks_per_node} ranks per node do not fit {self.ranks} rank(s)")
+        if self.replica_groups != 1:
+            return self._check_groups()
         if len(self.schemes) != len(self.tables):
             raise PlanError(
                 f"the plan names {len(self.schemes)} schemes for {len(self.tables)} tables"
@@ -84,6 +121,28 @@ class Plan:
         for number, shards in enumerate(by_table):
             self._check_table(self.tables[number], self.replicated(number), sorted(shards))
             if why := unfit(self.tables[number], shards, self.replicated(number)):
+                raise PlanError(why)
+        return self
+
+    def _check_groups(self) -> "Plan":
+        """Return self, or raise PlanError for groups that cross nodes or hold other rectangles."""
+        groups = self.replica_groups
+        ranks = ranks_of_group(self.ranks, groups)
+        if ranks % self.ranks_per_node and self.ranks_per_node % ranks:
+            raise PlanError(
+                f"parallel.replica_groups: groups of {ranks} ranks are no whole nodes of "
+                f"{self.ranks_per_node} ranks, nor nodes whole groups; use another number of groups"
+            )
+        shards = sorted(self.shards)
+        copies = _copies(self.group.check().shards, groups, ranks)
+        if shards != list(copies):
+            wrong = min(set(shards) ^ set(copies), default=shards[0])
+            raise PlanError(
+                f"each of the {groups} replica groups must hold what the first one holds, but "
+                f"{wrong} is not in all of them"
+            )
+        for spec in self.tables:
+            if why := spec.unfit(copied=True):
                 raise PlanError(why)
         return self
 
@@ -122,7 +181,7 @@ class Plan:
                     f"is on {ranks_with_all}"
                 )
         else:
-            _check_cover(spec, shards)
+            check_cover(spec, shards)
 
     def rows(self, state_floats: tuple[int, int] = (0, 0)) -> list[tuple[str, str, str, str, str]]:
         """The plan for printing: (table, scheme, ranks, rows x dim, bytes per holder) of every
@@ -157,15 +216,19 @@ class Plan:
         """The plan as an aligned table."""
         lines = [PLAN_HEADER, *self.rows(state_floats)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(PLAN_HEADER))]
-        return "\n".join(
+        text = [
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines
-        )
+        ]
+        if self.replica_groups > 1:
+            groups = f"{self.replica_groups} replica groups of {self.group_ranks} ranks"
+            text.append(f"{groups}: each holds a copy of every table")
+        return "\n".join(text)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON-able data; `from_dict` reads it back."""
+        """The plan as JSON-able data, of the first replica group; `from_dict` reads it back."""
         tables = []
         for number, spec in enumerate(self.tables):
-            shards = [[s.rank, *s.rows, *s.cols] for s in self.of_table(number)]
+            shards = [[s.rank, *s.rows, *s.cols] for s in self.group.of_table(number)]
             tables.append(
                 {
                     **asdict(spec),
@@ -174,7 +237,10 @@ class Plan:
                     "shards": shards,
                 }
             )
-        return {"ranks": self.ranks, "ranks_per_node": self.ranks_per_node, "tables": tables}
+        layout = {"ranks": self.ranks, "ranks_per_node": self.ranks_per_node}
+        if self.replica_groups > 1:
+            layout["replica_groups"] = self.replica_groups
+        return {**layout, "tables": tables}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
@@ -188,11 +254,35 @@ class Plan:
                 for rank, lo, hi, left, right in entry["shards"]:
                     shards.append(Shard(number, (lo, hi), (left, right), rank))
             schemes = tuple(entry["scheme"] for entry in data["tables"])
-            plan = cls(tuple(tables), schemes, tuple(shards), data["ranks"], data["ranks_per_node"])
+            groups = data.get("replica_groups", 1)
+            plan = cls(
+                tuple(tables),
+                schemes,
+                _copies(shards, groups, data["ranks"] // groups),
+                data["ranks"],
+                data["ranks_per_node"],
+                replica_groups=groups,
+            )
         # the file may be anything that somebody wrote by hand
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise PlanError(f"this is not a saved plan: {type(error).__name__} {error}") from error
         return plan.check()
+
+
+def ranks_of_group(ranks: int, groups: int) -> int:
+    """Ranks of each of so many replica groups. Raises PlanError where they would be unequal."""
+    if groups < 1 or ranks % groups:
+        raise PlanError(
+            f"parallel.replica_groups: {ranks} rank(s) are no {groups} groups of equally many "
+            "ranks; use a divisor of the ranks"
+        )
+    return ranks // groups
+
+
+def _copies(shards: Sequence[Shard], groups: int, ranks: int) -> tuple[Shard, ...]:
+    """The rectangles of so many groups of ranks, each as those of the first one, sorted."""
+    first_ranks = range(0, groups * ranks, ranks)
+    return tuple(sorted(replace(s, rank=s.rank + first) for first in first_ranks for s in shards))
 
 
 def unfit(spec: TableSpec, shards: Sequence[Shard], replicated: bool) -> str:
@@ -221,37 +311,6 @@ def _runs(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank, rank])
     return ", ".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in runs)
-
-
-def _check_cover(spec: TableSpec, shards: Sequence[Shard]) -> None:
-    """Is every cell in exactly one rectangle? Cells between neighbouring cuts are one."""
-    cuts = [
-        sorted({0, end, *(edge for s in shards for edge in getattr(s, axis))})
-        for axis, end in (("rows", spec.rows), ("cols", spec.dim))
-    ]
-    count = np.zeros([len(c) - 1 for c in cuts], np.int64)
-    for shard in shards:
-        box = tuple(
-            slice(*np.searchsorted(c, edges)) for c, edges in zip(cuts, (shard.rows, shard.cols))
-        )
-        count[box] += 1
-    wrong = np.argwhere(count != 1)
-    if not wrong.size:
-        return
-    i, j = wrong[0]
-    rows = (cuts[0][i], cuts[0][i + 1])
-    cols = (cuts[1][j], cuts[1][j + 1])
-    where = f"table {spec.name!r}: rows [{rows[0]}, {rows[1]}), columns [{cols[0]}, {cols[1]})"
-    ranks = [
-        s.rank
-        for s in shards
-        if s.rows[0] <= rows[0] < s.rows[1] and s.cols[0] <= cols[0] < s.cols[1]
-    ]
-    raise PlanError(
-        f"{where} are on no rank"
-        if not ranks
-        else f"{where} are held more than once, by ranks {ranks}"
-    )
 
 
 def is_plan_file(spec: PlanSpec) -> bool:
@@ -337,41 +396,3 @@ def place(
             load[rank] += cost
     shards = tuple(sorted(shard for shards in placed.values() for shard in shards))
     return Plan(tuple(tables), tuple(schemes), shards, ranks, layout.ranks_per_node).check()
-
-
-def plan_on_first_rank(comm: "Comm", tables: Sequence[TableSpec], make: Callable[[], Plan]) -> Plan:
-    """The plan that `make` returns on rank 0, on every rank. Collective.
-
-    A planner weighs every way to cut every table: for hundreds of tables on 128 ranks that takes
-    seconds and more than 100 MB, which the ranks of a host should not all take at once.
-
-    tables : those of the plan, which all ranks know. Raises what `make` raises, on every rank.
-    """
-    if comm.size == 1:
-        return make()
-    return from_bytes(comm.on_first_rank(lambda: to_bytes(make())), tables)
-
-
-def to_bytes(plan: Plan) -> bytes:
-    """All of a plan but its tables."""
-    # tables come from the config, which every rank has read
-    shards = [(shard.table, *shard.rows, *shard.cols, shard.rank) for shard in plan.shards]
-    layout = [plan.ranks, plan.ranks_per_node]
-    return json.dumps([plan.schemes, shards, layout, plan.placements]).encode()
-
-
-def from_bytes(message: bytes, tables: Sequence[TableSpec]) -> Plan:
-    """The plan that `_to_bytes` wrote; it was checked where it was made."""
-    schemes, numbers, (ranks, ranks_per_node), placements = json.loads(message)
-    shards = tuple(
-        Shard(table, (first_row, last_row), (left, right), rank)
-        for table, first_row, last_row, left, right, rank in numbers
-    )
-    return Plan(
-        tables=tuple(tables),
-        schemes=tuple(schemes),
-        shards=shards,
-        ranks=ranks,
-        ranks_per_node=ranks_per_node,
-        placements=tuple(placements),
-    )

@@ -4,7 +4,7 @@ Everything is a mean or a shape; nothing depends on where tables are.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -123,6 +123,17 @@ class Workload:
     wires: Wires = field(default_factory=Wires)
     unique_rows: str = "off"
     pins: PinnedRanks = field(default_factory=dict)
+
+    def of_group(self, tables: Sequence[TableSpec], groups: int) -> "Workload":
+        """What a step does in one of so many replica groups, each of which has as many samples."""
+        if groups == 1:
+            return self
+        whole = TableArrays.of(tables, self)
+        # measured rows of all samples: those of fewer follow from rows that are looked up alike
+        alike = alike_rows(whole.lookups, whole.rows, whole.distinct)
+        few = touched(whole.lookups / groups, alike).tolist()
+        distinct = {t.name: n for t, n in zip(tables, few) if t.name in self.distinct}
+        return replace(self, batch=-(-self.batch // groups), distinct=distinct)
 
 
 class TableArrays(NamedTuple):

@@ -137,6 +137,10 @@ def _check_cover(
     named = tuple(tables[number] for number in order)
     names = tuple(schemes[number] for number in order)
     try:
-        Plan(named, names, tuple(shards), file.ranks, file.ranks_per_node).check()
+        per_node = min(file.ranks_per_node, file.group_ranks)
+        plan = Plan(named, names, tuple(shards), file.group_ranks, per_node).check()
+        if file.replica_groups > 1:
+            # nodes are those of the run, whatever the file says
+            plan.in_groups(file.replica_groups, file.ranks)
     except PlanError as error:
         raise PlanError(f"{file.source}: {error}") from error

@@ -67,7 +67,7 @@ def _from_file(scenario: Scenario, path: str, planner: str) -> Placed:
 
     Raises ConfigError for a file that is damaged or of another run, as a training with it does.
     """
-    planned = bind(plan_file.load(path), scenario.tables, scenario.ranks)
+    planned = bind(plan_file.load_one_group(path), scenario.tables, scenario.ranks)
     schemes = dict(zip((table.name for table in scenario.tables), planned.schemes))
     if not planned.is_whole:
         return _planned(scenario, schemes, planner, planned.fixed)

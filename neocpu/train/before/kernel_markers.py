@@ -58,6 +58,7 @@ def signature(config: Config, plan: Plan) -> str:
     distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     distinct += ["repeated bags"] if config.data.deduplicate else []
     distinct += ["hot rows"] if rows_move(config) else []
+    distinct += ["replica groups"] if plan.replica_groups > 1 else []
     return _hash(
         [
             *distinct,

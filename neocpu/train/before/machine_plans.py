@@ -9,7 +9,7 @@ from neocpu.plan.search.planners import PLANNERS
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.simulation.what_if import NO_CHANGES, ONLY_SIMULATED, WhatIf
 from neocpu.tables.tiers.placement import choose_placements
-from neocpu.train.before.scenario import NO_FACTS, LogFacts, refuse_towers, work_of
+from neocpu.train.before.scenario import NO_FACTS, LogFacts, refuse_unpriced, work_of
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import MemoryConfig
 
@@ -38,7 +38,7 @@ def question_of(
     ):
         if name not in known:
             raise ConfigError(f"{option}: {name!r} is unknown; choose one of {', '.join(known)}")
-    refuse_towers(config)
+    refuse_unpriced(config)
     for key in ONLY_SIMULATED:
         if getattr(changes, key) != getattr(NO_CHANGES, key):
             name = key.replace("_", ".", 1)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import choose
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
+from neocpu.parallel.sharding.messages import plan_on_first_rank
 from neocpu.parallel.sharding.pins import choose_pins
 from neocpu.parallel.sharding.plan import (
     Plan,
     PlanSpec,
     choose_schemes,
     is_plan_file,
-    plan_on_first_rank,
+    ranks_of_group,
 )
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.work import Wires, Workload
@@ -60,26 +61,67 @@ def plans_in_seconds(config: Config) -> bool:
 
 
 def _checked(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
-    """The plan, which the config's wires allow."""
+    """The plan, which the config's wires and tables allow."""
     plan = _plan(config, ranks, per_node, work)
     # of a file's plan too: a block that is cut has another scale
     refuse_cut_blocks(plan, config.wires.specs)
+    _refuse_groups(config, plan)
     return plan
+
+
+def _refuse_groups(config: Config, plan: Plan) -> None:
+    """Raise ConfigError for replica groups where the config asks for what they cannot do."""
+    if plan.replica_groups == 1:
+        return
+    fault = ""
+    if unpooled := [table.name for table in config.tables if table.pooling == "none"]:
+        fault = f"rows of table {unpooled[0]!r}, which has no pooling, travel between all ranks"
+    elif config.parallel.towers:
+        fault = "parallel.towers keeps each table on one node"
+    elif config.checkpoint.parity:
+        fault = "checkpoint.parity knows one copy of each row"
+    if fault:
+        raise ConfigError(
+            f"parallel.replica_groups: the plan has {plan.replica_groups} groups of ranks, but "
+            f"{fault}; leave one of both out"
+        )
 
 
 def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
     """The plan of a file, or one that is made."""
-    budget = config.parallel.memory or None
     spec = config.parallel.plan
-    if not (isinstance(spec, str) and is_plan_file(spec)):
-        if config.parallel.towers:
-            return _plan_by_nodes(config, ranks, per_node or ranks, work)
-        if plans_in_seconds(config):
-            return _planned(config, ranks, per_node, work, spec)
-        return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
-    from neocpu.plan.files import plan_file
+    if isinstance(spec, str) and is_plan_file(spec):
+        from neocpu.plan.files import plan_file
 
-    return plan_of_file(config, plan_file.load(spec), ranks, per_node, work)
+        return plan_of_file(config, plan_file.load(spec), ranks, per_node, work)
+    if config.parallel.towers:
+        return _plan_by_nodes(config, ranks, per_node or ranks, work)
+    groups = config.parallel.replica_groups
+    return _plan_of_groups(config, groups, ranks, per_node, work, spec)
+
+
+def _plan_of_groups(
+    config: Config,
+    groups: int,
+    ranks: int,
+    per_node: int | None,
+    work: Workload,
+    spec: PlanSpec,
+    fixed: "Pins | None" = None,
+) -> Plan:
+    """A plan for the ranks and samples of one replica group, and all groups as that one.
+
+    fixed : as of `_planned`.
+    """
+    group_ranks = ranks_of_group(ranks, groups)
+    of_group = work.of_group(config.tables, groups)
+    group_node = min(per_node or group_ranks, group_ranks)
+    if plans_in_seconds(config):
+        plan = _planned(config, group_ranks, group_node, of_group, spec, fixed)
+    else:
+        budget = config.parallel.memory or None
+        plan = auto.make_plan(config.tables, spec, group_ranks, group_node, of_group, budget, fixed)
+    return plan if groups == 1 else plan.in_groups(groups, per_node or ranks)
 
 
 def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) -> Plan:
@@ -112,18 +154,23 @@ def plan_of_file(
 ) -> Plan:
     """The plan of a file for a run; the planner completes what the file leaves open.
 
-    Raises ConfigError and PlanError as `bind` does, and PlanError for what does not fit.
+    Raises ConfigError and PlanError as `bind` does, ConfigError where the config says another
+    number of replica groups, and PlanError for what does not fit.
     """
     from neocpu.plan.files.bound_plan import bind
 
     planned = bind(file, config.tables, ranks)
+    groups = config.parallel.replica_groups
+    if groups not in (1, file.replica_groups):
+        raise ConfigError(
+            f"parallel.replica_groups: the config has {groups}, and {file.source} has "
+            f"{file.replica_groups}; leave it out, or plan anew"
+        )
     # every table by its own name: no name is a pattern for others
     schemes = dict(zip((table.name for table in config.tables), planned.schemes))
-    budget = config.parallel.memory or None
-    if plans_in_seconds(config):
-        plan = _planned(config, ranks, per_node, work, schemes, planned.fixed)
-    else:
-        plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
+    plan = _plan_of_groups(
+        config, file.replica_groups, ranks, per_node, work, schemes, planned.fixed
+    )
     return replace(plan, placements=planned.placements)
 
 
@@ -291,7 +338,9 @@ def _chosen_placements(
     from neocpu.plan.tiers.tiers import SPEEDS, demands, place_tables
 
     memory = config.memory
-    work = workload(config, pooling)
+    # each group is placed alike
+    work = workload(config, pooling).of_group(plan.tables, plan.replica_groups)
+    plan = plan.group
     slower = {"ddr": memory.ddr_bandwidth, "ssd": memory.ssd_bandwidth}
     # a set bandwidth stands for a slower device, which the placement should know
     speeds = SPEEDS | {name: speed for name, speed in slower.items() if speed}

@@ -55,8 +55,15 @@ class LogFacts(NamedTuple):
 NO_FACTS = LogFacts({}, {}, 0)
 
 
-def refuse_towers(config: Config) -> None:
-    """Raise ConfigError where towers run on their nodes: no model of a step's cost knows that."""
+def refuse_unpriced(config: Config) -> None:
+    """Raise ConfigError for towers on their nodes and replica groups: no model of a step's cost
+    knows them.
+    """
+    if config.parallel.replica_groups > 1:
+        raise ConfigError(
+            "parallel.replica_groups: what a step costs with several groups is not modelled; "
+            "--set parallel.replica_groups=1 asks about one"
+        )
     if config.parallel.towers:
         raise ConfigError(
             "parallel.towers: what a step costs with towers on their nodes is not modelled; "
@@ -145,7 +152,7 @@ def scenario_of(
     from neocpu.plan.simulation.noise import Jitter, NodeFaults, RunningCosts
     from neocpu.plan.simulation.scenario import Scenario
 
-    refuse_towers(config)
+    refuse_unpriced(config)
     machine = changes.of_machine(machine)
     _refuse_unequal(machine)
     work = work_of(config, machine, ranks, changes, facts)

@@ -221,8 +221,12 @@ def _train_miniature(config: Config, plan: Plan, helper: "Companion") -> None:
     mini = _mini_config(config, specs, "hbm")
     schemes = [scheme for scheme, _ in ways]
 
+    groups = min(plan.replica_groups, 2)
+
     def body(comm: Comm) -> None:
-        world = build(mini, comm, place(mini.tables, schemes, comm.size, min(2, comm.size)), 3)
+        ranks = comm.size // groups
+        of_group = place(mini.tables, schemes, ranks, min(2, ranks))
+        world = build(mini, comm, of_group.in_groups(groups, min(2, comm.size)), 3)
         nothing = _mini_batch(mini, comm, 0)
         batch = _mini_batch(mini, comm, 2)
         E = np.zeros((batch.labels.size, world.model.columns), np.float32)

@@ -18,7 +18,8 @@ import neocpu
 from neocpu.core.errors import ConfigError, TrainingError
 from neocpu.core.types import JsonObject
 from neocpu.parallel.parity.keeper import ParityKeeper
-from neocpu.parallel.sharding.plan import Plan, to_bytes
+from neocpu.parallel.sharding.messages import to_bytes
+from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.storage.lasting import no_room
 from neocpu.train.config.config import Config

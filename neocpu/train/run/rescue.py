@@ -25,7 +25,8 @@ from neocpu.core.types import Bytes, Floats, Ints, JsonObject
 from neocpu.parallel.parity.groups import WORD, RankChunks
 from neocpu.parallel.parity.keeper import parity_records, split_note, sum_of
 from neocpu.parallel.parity.records import RowRecords
-from neocpu.parallel.sharding.plan import Plan, from_bytes
+from neocpu.parallel.sharding.messages import from_bytes
+from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.watch.ends import host_key

@@ -107,17 +107,19 @@ def restore_world(
 
 
 def without_plan_file(config: Config) -> Config:
-    """A config that plans for its own ranks: a plan's file and pins were for those of the run, and
-    the file may be gone.
+    """A config that plans for its own ranks: a plan's file, groups and pins were for those of the
+    run, and the file may be gone.
     """
     plan = AUTO if is_plan_file(config.parallel.plan) else config.parallel.plan
-    return replace(config, parallel=replace(config.parallel, plan=plan, pins={}))
+    parallel = replace(config.parallel, plan=plan, pins={}, replica_groups=1)
+    return replace(config, parallel=parallel)
 
 
 def _names_plan(overrides: Sequence[str]) -> bool:
-    """Does one of the overrides set `parallel.plan` or pins?"""
+    """Does one of the overrides set `parallel.plan`, groups or pins?"""
     keys = [override.partition("=")[0].strip() for override in overrides]
-    return any(key == "parallel.plan" or key.startswith("parallel.pins") for key in keys)
+    named = ("parallel.plan", "parallel.replica_groups")
+    return any(key in named or key.startswith("parallel.pins") for key in keys)
 
 
 def _temporary_folder() -> Path:

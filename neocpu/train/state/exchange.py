@@ -128,8 +128,8 @@ class PieceExchange:
         """Append what this rank's rectangles hold of some blocks."""
         for tensor, numbers in by_tensor(self._starts, blocks):
             table = tensor - self._dense
-            # dense parameters and replicated tables are on the owner already
-            if table < 0 or (self._plan.replicated(table) and owner != self._comm.rank):
+            # dense parameters are on the owner already, and of copies the owner's are enough
+            if table < 0 or not self._plan.serves(table, self._comm.rank, owner):
                 continue
             for i in self._shards.get(table, ()):
                 self._pack_shard(

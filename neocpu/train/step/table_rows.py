@@ -79,8 +79,8 @@ class TableRows:
             self._tbe.changes.note_rows(i, local_rows)
 
     def _shards(self, table: int, once: bool = False) -> list[int]:
-        """This rank's shards of a table; once : of a replicated one, only the first rank's."""
-        if once and self._plan.replicated(table) and self._comm.rank:
+        """This rank's shards of a table; once : of copies, only those that the first rank uses."""
+        if once and not self._plan.serves(table, self._comm.rank, 0):
             return []
         return [i for i, shard in enumerate(self._tbe.shards) if shard.table == table]
 

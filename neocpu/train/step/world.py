@@ -186,5 +186,9 @@ def _embedding(
         from neocpu.parallel.embeddings.mixed import MixedEmbedding
 
         return MixedEmbedding(env, composition.once), None
+    if env.plan.replica_groups > 1:
+        from neocpu.parallel.embeddings.grouped import GroupedEmbedding
+
+        return GroupedEmbedding(env), None
     groups = key_groups(config.tables, config.data.deduplicate)
     return ShardedEmbedding(replace(env, groups=groups)), None
