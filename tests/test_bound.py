@@ -97,7 +97,9 @@ def random_cuts(draw: st.DrawFn, number: int, table: TableSpec, ranks: int) -> l
 def test_no_plan_of_any_rectangles_is_faster_than_the_bound(data: st.DataObject) -> None:
     machine = MACHINES[data.draw(st.sampled_from(sorted(MACHINES)))]
     name = data.draw(st.sampled_from(("neo", "neo", *sorted(COST_MODELS))))
-    layout = data.draw(st.sampled_from([Layout(1, 1), Layout(2, 2), Layout(4, 2), Layout(5, 2)]))
+    layouts = [Layout(1, 1), Layout(2, 2), Layout(4, 2), Layout(5, 2)]
+    layouts += [Layout(1, 1, "", 2), Layout(4, 2, "", 3), Layout(2, 2, "", 4, 2)]  # of groups
+    layout = data.draw(st.sampled_from(layouts))
     layout = replace(layout, route=data.draw(st.sampled_from(("direct", "two_level"))))
     shapes = data.draw(
         st.lists(

@@ -76,6 +76,14 @@ def test_measured_costs_take_the_place_of_rates() -> None:
     assert phases("column_wise")["update"] == pytest.approx(unique * 5e-8)
 
 
+def test_copies_of_replica_groups_sum_touched_rows_too() -> None:
+    work = replace(WORK, batch=200)
+    model = StepSeconds(MACHINE, [TABLE], work, Layout.of_run(2, 2, "direct", 2))
+    loads = loads_of(model, rectangles_of(place([TABLE], ["table_wise"], 1)), 1)
+    here, anywhere = (1000 * (1 - (1 - 1 / 1000) ** n) for n in (2000, 4000))
+    assert model.phase_seconds(loads)["replicas"] == pytest.approx(2e-3 + (here + anywhere) * 1e-7)
+
+
 def test_copies_sum_touched_rows_and_make_calls_of_their_own() -> None:
     copies = phases("data_parallel")
     touched_here = 1000 * (1 - (1 - 1 / 1000) ** 2000)

@@ -11,6 +11,7 @@ import small_run
 from click.testing import CliRunner
 
 from neocpu.cli.plan import plan as command
+from neocpu.cli.simulate import simulate
 from neocpu.core.errors import ConfigError, NeocpuError, PlanError
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.sharding.schemes import SCHEMES, Shard
@@ -413,3 +414,34 @@ def test_what_a_file_leaves_open_is_planned_around_it_and_what_moves_is_told(
     refused = CliRunner().invoke(command, [*line, "--present", str(open_file)])
     assert "must say of each table where it is" in str(refused.exception)
     assert "needs --present" in CliRunner().invoke(command, [*line, "--most-moved", "1"]).output
+
+
+def test_replica_groups_are_priced_and_written(tmp_path: Path) -> None:
+    job = Path("data/models/tiny.toml")
+    out = tmp_path / "plan.json"
+    line = [str(job), "--machine", "zionex", "--ranks", "8"]
+    groups = ["--set", "parallel.replica_groups=2"]
+    result = CliRunner().invoke(command, [*line, *groups, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "26 tables on 4 rank(s) of zionex, 1 node(s) of 4; " in result.output
+    assert "this is one of 2 replica groups, which hold and do the same" in result.output
+    file = loads(out.read_text())
+    assert (file.ranks, file.replica_groups, file.ranks_per_node) == (8, 2, 8)
+    priced = CliRunner().invoke(command, [*line, "--set", f"parallel.plan={out}"])
+    planned, again = (run.output.splitlines()[2] for run in (result, priced))
+    assert again.split(" samples")[0] == planned.split(" samples")[0]
+    assert make_plan(configs.load(job, [f"parallel.plan={out}"]), SingleComm(), {}, 8).ranks == 8
+    for options, why in (
+        ([*groups, "--present", str(out)], "--present knows plans of one group"),
+        (["--present", str(out)], "it has 2 replica groups, which are not known here"),
+        ([*groups, "--cost-model", "torchrec"], "cost model torchrec knows one group"),
+        (["--set", "parallel.replica_groups=3"], "no 3 groups of equally many ranks"),
+    ):
+        refused = CliRunner().invoke(command, [*line, *options])
+        assert why in str(refused.exception), refused.output
+    for override in ("parallel.replica_groups=2", f"parallel.plan={out}"):
+        simulated = CliRunner().invoke(simulate, [*line, "--set", override])
+        assert "group" in str(simulated.exception), simulated.output
+    huge = ["--set", "tables.C1.rows=90_000_000_000"]
+    full = CliRunner().invoke(command, [*line, *groups, *huge])
+    assert "with fewer of them (parallel.replica_groups) more ranks share a copy" in full.output

@@ -94,6 +94,34 @@ def test_copies_exchange_sums_of_touched_rows_only() -> None:
     assert seconds["replicas"] == pytest.approx(sent * 3 / 4 / 1e11 + applied)
 
 
+def test_copies_of_replica_groups_exchange_sums_of_touched_rows() -> None:
+    """A group is a node of four ranks, and there are two: each has one copy of a row."""
+    layout = Layout.of_run(8, 4, "direct", 2)
+    assert layout == Layout(4, 4, "direct", 2, 1) and layout.everybody == Layout(8, 4)
+    work = WORK.of_group([TABLE], 2)
+    assert work.batch == 200
+    seconds = phases("row_wise", layout, work)
+    one_group = phases("row_wise", Layout(4, 4), work)
+    here = 250 * (1 - (1 - 1 / 1000) ** 2000)
+    anywhere = 250 * (1 - (1 - 1 / 1000) ** 4000)
+    sent = 8 * 65 * here + (4 * 64 + 8) * anywhere
+    applied = (anywhere - here) * 256 / 0.5e12
+    assert seconds["replicas"] == pytest.approx(sent / 2 / 1e10 + applied)
+    assert {**seconds, "replicas": 0.0} == one_group
+    # copies on one node exchange inside it
+    near = phases("row_wise", Layout.of_run(8, 8, "direct", 2), work)
+    assert near["replicas"] == pytest.approx(sent / 2 / 1e11 + applied)
+    # a table on all ranks is summed over all of them
+    copied = phases("data_parallel", layout, work)["replicas"]
+    assert copied == pytest.approx(phases("data_parallel", Layout(8, 4))["replicas"])
+    # measured rows of all samples: fewer are those of half of them
+    measured = replace(WORK, distinct={"t": 70.0}).of_group([TABLE], 2)
+    assert 69 < measured.distinct["t"] < 70
+    fixed = StepSeconds(MACHINE, [TABLE], work, layout).fixed
+    # five exchanges inside the node, four between copies
+    assert fixed["latency"] == pytest.approx(5 * 1e-6 + 4 * 1e-5)
+
+
 def test_wires_and_uplinks_count() -> None:
     plain = phases("table_wise", Layout(8, 2))
     narrow = phases("table_wise", Layout(8, 2), replace(WORK, wires=Wires("fp16", "bf16")))

@@ -46,6 +46,15 @@ class MachineOptions:
         if self.most_moved is not None and not self.present:
             raise click.UsageError("--most-moved needs --present, the plan in use")
 
+    def check_groups(self, replica_groups: int) -> None:
+        """Raise ConfigError for options that know one replica group."""
+        for option in ("svg", "present", "beside"):
+            if replica_groups > 1 and getattr(self, option):
+                raise ConfigError(
+                    f"parallel.replica_groups: --{option} knows plans of one group, and this one "
+                    f"has {replica_groups}; leave it out"
+                )
+
 
 def given_plan(settings: "Config", path: Path, ranks: int) -> "Plan":
     """The plan that TorchRec made. Raises ConfigError and PlanError for one that does not fit."""
@@ -81,7 +90,7 @@ def print_machine_plan(
     question = _question(settings, ranks, options, changed)
     given = None
     if from_torchrec:
-        given = given_plan(settings, from_torchrec, question.layout.ranks)
+        given = given_plan(settings, from_torchrec, question.layout.everybody.ranks)
     present = _present_plan(options.present, question) if options.present else None
     try:
         if present and options.most_moved is not None:
@@ -108,11 +117,19 @@ def print_machine_plan(
         machine=question.machine.name,
         cost_model=question.cost_model,
         planner=answer.planner,
-        batch_size=answer.work.batch,
+        batch_size=answer.work.batch * question.layout.replica_groups,
         step_seconds=answer.seconds,
         bound_seconds=answer.bound,
     )
-    return answer.plan, answer.placements, note
+    return _of_all_groups(answer), answer.placements, note
+
+
+def _of_all_groups(answer: "Answer") -> "Plan":
+    """The plan of an answer, which is about one replica group."""
+    layout = answer.layout
+    if layout.replica_groups == 1:
+        return answer.plan
+    return answer.plan.in_groups(layout.replica_groups, layout.everybody.ranks_per_node)
 
 
 def _question(
@@ -137,6 +154,7 @@ def _question(
         options.cost_model or "neo",
         changed,
     )
+    options.check_groups(question.layout.replica_groups)
     if options.reserve is not None:
         question = replace(question, reserved=options.reserve)
     return replace(question, taken=_taken(question, options.beside))
@@ -175,14 +193,15 @@ def _answer(
 
     spec = settings.parallel.plan
     if given is None and isinstance(spec, str) and is_plan_file(spec):
-        planned = bind(plan_file.load_one_group(spec), question.tables, question.layout.ranks)
+        ranks = question.layout.everybody.ranks
+        planned = bind(plan_file.load(spec), question.tables, ranks)
         if not planned.is_whole:
             names = (table.name for table in question.tables)
             schemes = dict(zip(names, planned.schemes))
             question = replace(question, spec=schemes, fixed=planned.fixed)
             question = question.placed_as(planned.placements)
             return question, question.answer()
-        given = make_plan(settings, SingleComm(), {}, question.layout.ranks)
+        given = make_plan(settings, SingleComm(), {}, ranks)
     elif given is None:
         return question, question.answer()
     question = question.placed_as(given.placements)

@@ -82,10 +82,8 @@ class Plan:
         return replace(self, shards=shards, ranks=ranks, ranks_per_node=per_node, replica_groups=1)
 
     def in_groups(self, groups: int, ranks_per_node: int) -> "Plan":
-        """The plan of so many replica groups, each of which has the ranks and rectangles of this
-        one; ranks_per_node : of all ranks.
-
-        Raises PlanError where a node has ranks of two groups and a group of two nodes.
+        """The plan of so many replica groups, each with as many ranks and the rectangles of this
+        one; ranks_per_node : of all ranks. Raises PlanError as `ranks_of_group`.
         """
         return replace(
             self,
@@ -127,12 +125,7 @@ class Plan:
     def _check_groups(self) -> "Plan":
         """Return self, or raise PlanError for groups that cross nodes or hold other rectangles."""
         groups = self.replica_groups
-        ranks = ranks_of_group(self.ranks, groups)
-        if ranks % self.ranks_per_node and self.ranks_per_node % ranks:
-            raise PlanError(
-                f"parallel.replica_groups: groups of {ranks} ranks are no whole nodes of "
-                f"{self.ranks_per_node} ranks, nor nodes whole groups; use another number of groups"
-            )
+        ranks = ranks_of_group(self.ranks, self.ranks_per_node, groups)
         shards = sorted(self.shards)
         copies = _copies(self.group.check().shards, groups, ranks)
         if shards != list(copies):
@@ -269,14 +262,22 @@ class Plan:
         return plan.check()
 
 
-def ranks_of_group(ranks: int, groups: int) -> int:
-    """Ranks of each of so many replica groups. Raises PlanError where they would be unequal."""
+def ranks_of_group(ranks: int, ranks_per_node: int, groups: int) -> int:
+    """Ranks of each of so many replica groups. Raises PlanError where they would be unequal, or a
+    node has ranks of two groups and a group of two nodes.
+    """
     if groups < 1 or ranks % groups:
         raise PlanError(
             f"parallel.replica_groups: {ranks} rank(s) are no {groups} groups of equally many "
             "ranks; use a divisor of the ranks"
         )
-    return ranks // groups
+    size = ranks // groups
+    if size % ranks_per_node and ranks_per_node % size:
+        raise PlanError(
+            f"parallel.replica_groups: groups of {size} ranks are no whole nodes of "
+            f"{ranks_per_node} ranks, nor nodes whole groups; use another number of groups"
+        )
+    return size
 
 
 def _copies(shards: Sequence[Shard], groups: int, ranks: int) -> tuple[Shard, ...]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
+from neocpu.parallel.sharding.plan import ranks_of_group
 
 if TYPE_CHECKING:
     from neocpu.plan.machines.machine import Machine
@@ -20,16 +21,41 @@ LINKS = ("inside_node", "between_nodes")
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks of a run: how many, how many on a node, and the route of partial sums."""
+    """Ranks of a run: how many, how many on a node, and the route of partial sums.
+
+    replica_groups : groups of so many ranks that a run has, each with a copy of every table.
+    groups_per_node : of them, 1 where a group has whole nodes.
+    """
 
     ranks: int
     ranks_per_node: int
     route: str = "direct"
+    replica_groups: int = 1
+    groups_per_node: int = 1
+
+    @staticmethod
+    def of_run(ranks: int, ranks_per_node: int, route: str, groups: int) -> "Layout":
+        """The layout of one of so many replica groups. Raises PlanError as `ranks_of_group`."""
+        node_ranks = min(ranks_per_node, ranks)
+        group_ranks = ranks_of_group(ranks, node_ranks, groups)
+        in_node = min(node_ranks, group_ranks)
+        return Layout(group_ranks, in_node, route, groups, node_ranks // in_node)
 
     @property
     def nodes(self) -> int:
         """Nodes, the last of which may have fewer ranks."""
         return -(-self.ranks // self.ranks_per_node)
+
+    @property
+    def everybody(self) -> "Layout":
+        """The ranks of all groups, as one."""
+        per_node = self.ranks_per_node * self.groups_per_node
+        return Layout(self.ranks * self.replica_groups, per_node, self.route)
+
+    @property
+    def copies(self) -> "Layout":
+        """The ranks that hold the same rectangles, one of each group."""
+        return Layout(self.replica_groups, self.groups_per_node)
 
 
 class LinkSeconds:
@@ -105,6 +131,17 @@ class LinkSeconds:
             "between": anywhere,
             "places": between_byte * self._oversubscribed(equal_places=True),
         }
+
+    @cached_property
+    def between_copies(self) -> tuple[float, float]:
+        """(latency, seconds per byte) of an exchange among the copies of a rectangle."""
+        among = LinkSeconds(self.machine, self.layout.copies, self.message_bytes)
+        inside, between = among.shares
+        inside_byte, between_byte = (among.by_link[name][1] for name in LINKS)
+        # copies are as far apart as groups are: uplinks carry their bytes as those of all ranks
+        everybody = LinkSeconds(self.machine, self.layout.everybody, self.message_bytes)
+        narrower = everybody._oversubscribed(equal_places=self.layout.groups_per_node == 1)
+        return among.latency_seconds, max(inside * inside_byte, between * between_byte * narrower)
 
     @cached_property
     def latency_seconds(self) -> float:

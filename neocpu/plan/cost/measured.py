@@ -41,15 +41,18 @@ class Amounts(NamedTuple):
 
 
 class MeasuredPhases:
-    """Costs of phases on so many ranks of a node, of `all_ranks`.
+    """Costs of phases on so many ranks of a node, of `all_ranks` of each of `replica_groups`.
 
     Attributes:
     any : has the machine any costs of phases? crowding : ranks for each core that ranks have.
     """
 
-    def __init__(self, machine: Machine, ranks: int, all_ranks: int) -> None:
+    def __init__(
+        self, machine: Machine, ranks: int, all_ranks: int, replica_groups: int = 1
+    ) -> None:
         self._machine = machine
         self._all_ranks = all_ranks
+        self._groups = replica_groups
         self._ranks = ranks
         self.any = bool(machine.phases)
         # nothing is known of crowding where nothing was measured
@@ -105,13 +108,14 @@ class MeasuredPhases:
         rectangles: Rectangles,
         tables: TableArrays,
         lookups: Floats,
+        anywhere: Floats,
         curves: Floats,
         work: Workload,
     ) -> Floats:
         """Seconds of rectangles in the phases MEASURED, f64[n, 6].
 
-        tables, lookups : of each rectangle. curves : f64[n, 2] seconds by the rates of lookups and
-        of updates. work : of the step.
+        tables, lookups : of each rectangle. anywhere : its rows that any rank looks up.
+        curves : f64[n, 2] seconds by the rates of lookups and of updates. work : of the step.
         """
         copies = kinds.copies
         width = rectangles.width
@@ -133,21 +137,22 @@ class MeasuredPhases:
         lookup = self._either("lookup", "lookup_words", amounts, kinds.parts)
         # column shards share row scalars before they update, so their update was measured apart
         update = self._either("update", "update_columns", updates, kinds.narrow)
-        if self._all_ranks == 1:
-            phases = [self.seconds("input", amounts), lookup, none, none, update, none]
-            return np.stack(phases, axis=1)
         # Each rank sums some of the rows of all ranks, and updates every row that any looked up.
-        merged = rows + tables.distinct
-        sums = updates._replace(rows=merged, row_numbers=merged * width)
+        merged = rows + anywhere
+        summed = self.seconds("replicas", updates._replace(rows=merged, row_numbers=merged * width))
+        of_groups = summed if self._groups > 1 else none
+        if self._all_ranks == 1:
+            phases = [self.seconds("input", amounts), lookup, none, none, update, of_groups]
+            return np.stack(phases, axis=1)
         travelling = [
             self.seconds("input", amounts),
             lookup,
             self._either("output", "output_words", amounts, kinds.parts),
             self._either("gradient", "gradient_words", amounts, kinds.parts),
             update,
-            none,
+            of_groups,
         ]
-        copied = [none, lookup, none, none, none, self.seconds("replicas", sums)]
+        copied = [none, lookup, none, none, none, summed]
         # copies send nothing but sums of touched rows
         return np.where(copies[:, None], np.stack(copied, axis=1), np.stack(travelling, axis=1))
 

@@ -14,7 +14,8 @@ a step, B samples, f features, p bytes per number of the table (`docs/zionex.md`
     gradient   B f d numbers arrive
     update     n p d bytes, at the machine's update rate
     prefetch   rows that the fast memory lacks come up, and others go down
-    replicas   data_parallel: sums of touched rows are exchanged, every copy is updated
+    replicas   data_parallel: sums of touched rows are exchanged, every copy is updated; of several
+               replica groups, all copies of each rectangle alike
 
 Exchanges take bytes times seconds per byte; a call's latency is in the fixed part. Seconds per byte
 are those at the size of message that the tables together cause, so loads add up.
@@ -36,10 +37,12 @@ from neocpu.plan.cost.measured import MEASURED, Kinds, MeasuredPhases
 from neocpu.plan.cost.work import (
     COPIED,
     ROW_SPLIT,
+    Flags,
     Floats,
     Rectangles,
     TableArrays,
     Workload,
+    alike_rows,
     touched,
 )
 from neocpu.plan.machines.unequal import of_ranks
@@ -56,6 +59,8 @@ HIT_POWER = 0.25
 # Exchanges of a step: inputs take three (splits, lengths, indices), pooled vectors one each way.
 INPUT_CALLS = 3
 CALLS = 5
+# Those among the copies of replica groups: counts, words, counts, sums.
+COPY_CALLS = 4
 BELOW = ("ddr", "ssd")
 
 
@@ -145,16 +150,29 @@ class StepSeconds:
         self.work = work
         self.layout = layout
         self.arrays = TableArrays.of(tables, work, layout.ranks)
-        per_node = min(layout.ranks, layout.ranks_per_node)
+        everybody = layout.everybody
+        per_node = min(everybody.ranks, everybody.ranks_per_node)
         # with rates and shares of as many ranks as a node has here
         self._node = replace(machine, ranks_per_node=per_node)
         # one size for all exchanges of a step: with a size by rectangle, loads would not add up
         message = float((4 * self.arrays.bags * self.arrays.dim).sum()) / layout.ranks
         self.links = LinkSeconds(machine, layout, message)
-        self._measured = MeasuredPhases(machine, per_node, layout.ranks)
+        self._all_links = LinkSeconds(machine, everybody, message)
+        self._distinct_anywhere = self._of_all_groups()
+        groups = layout.replica_groups
+        self._measured = MeasuredPhases(machine, per_node, layout.ranks, groups)
         self.crowding = self._measured.crowding
         _, speed = of_ranks(machine.unequal, layout.ranks)
         self.slowness = 1.0 / speed if machine.unequal else None
+
+    def _of_all_groups(self) -> Floats:
+        """Distinct rows of each table that the samples of all groups look up, f64[tables]."""
+        arrays = self.arrays
+        groups = self.layout.replica_groups
+        if groups == 1:
+            return arrays.distinct
+        alike = alike_rows(arrays.lookups, arrays.rows, arrays.distinct)
+        return np.maximum(touched(groups * arrays.lookups, alike), arrays.distinct)
 
     # ---- rectangles ----
 
@@ -187,12 +205,15 @@ class StepSeconds:
         out[:, 3] = bags * wires.sample_bytes("backward", r.width) * travel
         out[:, 4] = lookups * row_bytes / self._rates("update", r.rows, row_bytes)
         out[:, 5] = self._prefetch(r, tables, lookups)
-        out[:, 6] = np.where(copied, self._replicas(r, tables, lookups), 0.0)
+        anywhere = self._distinct_anywhere[r.table] * cut
+        out[:, 6] = self._replicas(r, tables, lookups, anywhere, copied)
         if self._measured.any:
             kinds = Kinds(copied, row_split, ~copied & (r.width < tables.dim))
             columns = [PHASES.index(phase) for phase in MEASURED]
             curves = out[:, [1, 4]]
-            out[:, columns] = self._measured.phases(kinds, r, tables, lookups, curves, self.work)
+            out[:, columns] = self._measured.phases(
+                kinds, r, tables, lookups, anywhere, curves, self.work
+            )
         return out
 
     @cached_property
@@ -204,7 +225,7 @@ class StepSeconds:
     @cached_property
     def occasional_seconds(self) -> Floats:
         """Measured seconds of calls that only some plans make, f64[PHASES]."""
-        together = np.array(PHASES) == "replicas" if self.layout.ranks > 1 else False
+        together = np.array(PHASES) == "replicas" if self.layout.everybody.ranks > 1 else False
         return np.where(together, self._measured.call_seconds("replicas"), np.zeros(len(PHASES)))
 
     def phase_seconds(self, loads: Floats) -> dict[str, float]:
@@ -252,22 +273,33 @@ class StepSeconds:
                 seconds[i] = up + down
         return seconds
 
-    def _replicas(self, r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
-        """Seconds to sum the touched rows of copies on their owners, share and apply the sums."""
-        ranks = self.layout.ranks
-        if ranks == 1:
+    def _replicas(
+        self, r: Rectangles, tables: TableArrays, lookups: Floats, anywhere: Floats, copied: Flags
+    ) -> Floats:
+        """Seconds to sum the touched rows of copies on their owners, share and apply the sums.
+
+        anywhere : rows of each rectangle that any rank touches. copied : those of data_parallel
+        tables, which are on all ranks; others have a copy in each replica group.
+        """
+        groups = self.layout.replica_groups
+        if self.layout.everybody.ranks == 1 or (groups == 1 and not copied.any()):
             return np.zeros(r.table.size)
-        touched_here = np.minimum(touched(lookups, tables.rows), lookups)
+        here = np.minimum(touched(lookups, tables.rows), lookups)
+        byte_seconds: Floats | float = self._all_links.byte_seconds["all"]
+        if groups > 1:
+            # the samples of a group touch of a rectangle as many rows as of the whole table
+            here = np.where(copied, here, tables.distinct * r.rows / tables.rows)
+            byte_seconds = np.where(copied, byte_seconds, self.links.between_copies[1])
         # a measured number may be below the one reckoned for one rank
-        touched_anywhere = np.maximum(tables.distinct, touched_here)
-        words = 8.0 * (r.width + 1.0) * touched_here
-        sums = (4.0 * r.width + 8.0) * touched_anywhere
+        anywhere = np.maximum(anywhere, here)
+        words = 8.0 * (r.width + 1.0) * here
+        sums = (4.0 * r.width + 8.0) * anywhere
         row_bytes = tables.lookup_bytes * r.width
         # rows touched here are in the update phase; those of other ranks come on top
-        applied = (touched_anywhere - touched_here) * row_bytes
-        return (words + sums) * self.links.byte_seconds["all"] + applied / self._rates(
-            "update", r.rows, row_bytes
-        )
+        applied = (anywhere - here) * row_bytes
+        rates = self._rates("update", r.rows, row_bytes)
+        seconds = (words + sums) * byte_seconds + applied / rates
+        return np.where(copied | (groups > 1), seconds, 0.0)
 
     # ---- what is the same for all plans ----
 
@@ -280,7 +312,7 @@ class StepSeconds:
         bandwidth = self._node.fast_bytes_per_s
         parameters = self.work.dense.parameters
         fixed = {
-            "latency": exchanges * self.links.latency_seconds,
+            "latency": exchanges * self.links.latency_seconds + self._copies_latency,
             "calls": sum(self.call_seconds.values()),
             "dense_forward": forward,
             "dense_backward": backward,
@@ -292,6 +324,13 @@ class StepSeconds:
         # each rank has as many samples as the others, so the slowest decides
         slowest = 1.0 if self.slowness is None else float(self.slowness.max())
         return {name: seconds * slowest for name, seconds in fixed.items()}
+
+    @property
+    def _copies_latency(self) -> float:
+        """Seconds of latency of exchanges between replica groups."""
+        if self.layout.replica_groups == 1 or self._measured.any:
+            return 0.0
+        return COPY_CALLS * self.links.between_copies[0]
 
     @cached_property
     def fixed_seconds(self) -> float:
@@ -326,11 +365,11 @@ class StepSeconds:
     @cached_property
     def dense_exchange_seconds(self) -> float:
         """Seconds to sum the dense gradients over all ranks."""
-        ranks = self.layout.ranks
+        ranks = self.layout.everybody.ranks
         size = self.work.wires.number_bytes("dense") * self.work.dense.parameters
         if ranks == 1 or not size:
             return 0.0
-        link = "between_nodes" if self.layout.nodes > 1 else "inside_node"
+        link = "between_nodes" if self.layout.everybody.nodes > 1 else "inside_node"
         machine = self.machine
         # a machine that has an allreduce uses it; the others do as neocpu does
         if any(rates.operation == "allreduce" for rates in machine.transfers):

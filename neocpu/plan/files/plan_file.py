@@ -153,12 +153,12 @@ def _table_text(plan: Plan, number: int, placement: str) -> str:
 
 
 def load_one_group(path: str | Path) -> PlanFile:
-    """`load` where no model knows replica groups: ConfigError for a file that has several."""
+    """`load` where replica groups are not known: ConfigError for a file that has several."""
     file = load(path)
     if file.replica_groups > 1:
         raise ConfigError(
-            f"{path}: it has {file.replica_groups} replica groups, and what a step costs with them "
-            "is not modelled; name a plan of one group"
+            f"{path}: it has {file.replica_groups} replica groups, which are not known here; name "
+            "a plan of one group"
         )
     return file
 

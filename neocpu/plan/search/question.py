@@ -99,9 +99,9 @@ class PlanQuestion:
         return replace(self, placements=chosen)
 
     def price(self, plan: Plan, planner: str = "file") -> Answer:
-        """The price of a plan that is given."""
+        """The price of a plan that is given; of several replica groups, of the first one."""
         return answer_of_plan(
-            plan, self.layout, self.model, self.work, self.capacity, AUTO, planner
+            plan.group, self.layout, self.model, self.work, self.capacity, AUTO, planner
         )
 
 

@@ -3,7 +3,7 @@
 from neocpu.plan.cost.seconds import StepSeconds
 from neocpu.plan.search.answer import Answer
 
-EXCHANGES = ("input", "output", "gradient", "replicas")
+EXCHANGES = ("input", "output", "gradient")
 MEMORY_WORK = ("lookup", "update")
 NAMES = {
     "between_nodes": "links between nodes",
@@ -52,10 +52,14 @@ def limiting_link(model: StepSeconds) -> str:
 def _by_part(model: StepSeconds, by_phase: dict[str, float]) -> dict[str, float]:
     link = limiting_link(model)
     memory = model.machine.fast
-    dense_link = "between_nodes" if model.layout.nodes > 1 else "inside_node"
+    dense_link = "between_nodes" if model.layout.everybody.nodes > 1 else "inside_node"
+    copies_link = link
+    if model.layout.replica_groups > 1:
+        copies_link = "between_nodes" if model.layout.copies.nodes > 1 else "inside_node"
     fixed = model.fixed
     seconds = dict.fromkeys(NAMES, 0.0)
     seconds[link] += sum(by_phase[phase] for phase in EXCHANGES)
+    seconds[copies_link] += by_phase["replicas"]
     seconds[memory] += sum(by_phase[phase] for phase in MEMORY_WORK)
     seconds["below"] += by_phase["prefetch"]
     seconds["compute"] += fixed["dense_forward"] + fixed["dense_backward"]

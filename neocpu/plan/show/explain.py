@@ -115,7 +115,10 @@ class Explainer:
             f"{answer.work.batch:,} samples a step; planner {answer.planner}, cost model "
             f"{question.cost_model}"
         )
-        rate = answer.work.batch / answer.seconds if answer.seconds else 0.0
+        groups = layout.replica_groups
+        if groups > 1:
+            yield f"this is one of {groups} replica groups, which hold and do the same"
+        rate = groups * answer.work.batch / answer.seconds if answer.seconds else 0.0
         yield (
             f"a step takes {seconds_text(answer.seconds)}: {count_text(rate)} samples/s, "
             f"{_within(question, answer)}"

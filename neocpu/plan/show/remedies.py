@@ -111,6 +111,13 @@ def remedy_lines(question: PlanQuestion) -> Iterator[str]:
         yield f"it does not fit: {bytes_text(missing)} ({missing:,} bytes) are missing"
     else:
         yield "it does not fit: there are bytes enough, but no plan was found that fits each rank"
+    groups = question.layout.replica_groups
+    if groups > 1:
+        yield (
+            f"  each of {groups} replica groups holds all tables; with fewer of them "
+            "(parallel.replica_groups) more ranks share a copy"
+        )
+        return
     helpful = remedies(question)
     for remedy in helpful:
         yield (

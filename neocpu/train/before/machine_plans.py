@@ -4,12 +4,13 @@ from neocpu.core.errors import ConfigError
 from neocpu.parallel.sharding.plan import AUTO, is_plan_file
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import COST_MODELS
+from neocpu.plan.files import plan_file
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.search.planners import PLANNERS
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.simulation.what_if import NO_CHANGES, ONLY_SIMULATED, WhatIf
 from neocpu.tables.tiers.placement import choose_placements
-from neocpu.train.before.scenario import NO_FACTS, LogFacts, refuse_unpriced, work_of
+from neocpu.train.before.scenario import NO_FACTS, LogFacts, refuse_towers, work_of
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import MemoryConfig
 
@@ -29,8 +30,10 @@ def question_of(
     ranks_per_node : None: the config's, else the machine's. facts : of the data. changes : what
     `--set` says beside the config.
 
-    Raises ConfigError for an unknown planner or cost model, units that a machine lacks, towers on
-    their nodes, and changes of what is no part of a plan's step.
+    Of several replica groups it asks about one. Raises ConfigError for an unknown planner or cost
+    model, units that a machine lacks, towers on their nodes, groups that a cost model or a machine
+    of unequal ranks does not know, and changes of what is no part of a plan's step; PlanError for
+    groups that are not equal.
     """
     for name, known, option in (
         (planner, PLANNERS, "--planner"),
@@ -38,18 +41,19 @@ def question_of(
     ):
         if name not in known:
             raise ConfigError(f"{option}: {name!r} is unknown; choose one of {', '.join(known)}")
-    refuse_unpriced(config)
+    refuse_towers(config)
     for key in ONLY_SIMULATED:
         if getattr(changes, key) != getattr(NO_CHANGES, key):
             name = key.replace("_", ".", 1)
             raise ConfigError(f"--set {name}: a plan is priced without it; ask `neocpu simulate`")
     machine = changes.of_machine(machine)
     per_node = ranks_per_node or config.parallel.ranks_per_node or machine.ranks_per_node
-    layout = Layout(ranks, min(per_node, ranks), config.parallel.route)
+    groups = _groups(config, machine, cost_model)
+    layout = Layout.of_run(ranks, per_node, config.parallel.route, groups)
     spec = config.parallel.plan
     return PlanQuestion(
         tables=config.tables,
-        work=work_of(config, machine, ranks, changes, facts),
+        work=work_of(config, machine, ranks, changes, facts).of_group(config.tables, groups),
         layout=layout,
         machine=machine,
         spec=AUTO if is_plan_file(spec) else spec,
@@ -58,6 +62,21 @@ def question_of(
         cost_model=cost_model,
         make_model=COST_MODELS[cost_model],
     )
+
+
+def _groups(config: Config, machine: Machine, cost_model: str) -> int:
+    """Replica groups of the config, or of its plan file."""
+    spec = config.parallel.plan
+    groups = config.parallel.replica_groups
+    if isinstance(spec, str) and is_plan_file(spec):
+        groups = plan_file.load(spec).replica_groups
+    if groups > 1 and (machine.unequal or cost_model != "neo"):
+        who = f"machine {machine.name} has unequal ranks" if machine.unequal else ""
+        raise ConfigError(
+            f"parallel.replica_groups: {who or f'cost model {cost_model} knows one group'}; "
+            "set it to 1, or ask another one"
+        )
+    return groups
 
 
 def _placements(config: Config) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from neocpu.parallel.sharding.plan import (
     PlanSpec,
     choose_schemes,
     is_plan_file,
-    ranks_of_group,
 )
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.work import Wires, Workload
@@ -29,6 +28,7 @@ from neocpu.train.config.config import Config
 from neocpu.train.config.settings import MemoryConfig
 
 if TYPE_CHECKING:
+    from neocpu.plan.cost.links import Layout
     from neocpu.plan.files.plan_file import PlanFile
     from neocpu.plan.machines.machine import Machine
     from neocpu.plan.search.free_cuts import Pins
@@ -113,15 +113,19 @@ def _plan_of_groups(
 
     fixed : as of `_planned`.
     """
-    group_ranks = ranks_of_group(ranks, groups)
+    from neocpu.plan.cost.links import Layout
+
+    node_ranks = min(per_node or ranks, ranks)
+    layout = Layout.of_run(ranks, node_ranks, config.parallel.route, groups)
     of_group = work.of_group(config.tables, groups)
-    group_node = min(per_node or group_ranks, group_ranks)
     if plans_in_seconds(config):
-        plan = _planned(config, group_ranks, group_node, of_group, spec, fixed)
+        plan = _planned(config, layout, of_group, spec, fixed)
     else:
         budget = config.parallel.memory or None
-        plan = auto.make_plan(config.tables, spec, group_ranks, group_node, of_group, budget, fixed)
-    return plan if groups == 1 else plan.in_groups(groups, per_node or ranks)
+        plan = auto.make_plan(
+            config.tables, spec, layout.ranks, layout.ranks_per_node, of_group, budget, fixed
+        )
+    return plan if groups == 1 else plan.in_groups(groups, node_ranks)
 
 
 def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) -> Plan:
@@ -176,8 +180,7 @@ def plan_of_file(
 
 def _planned(
     config: Config,
-    ranks: int,
-    per_node: int | None,
+    layout: "Layout",
     work: Workload,
     spec: PlanSpec,
     fixed: "Pins | None" = None,
@@ -186,11 +189,9 @@ def _planned(
 
     fixed : rectangles of tables that stay where they are, by number.
     """
-    from neocpu.plan.cost.links import Layout
     from neocpu.plan.cost.seconds import StepSeconds
     from neocpu.plan.search.planners import planner_of
 
-    layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
     machine = _with_all_memories(planning_machine(config))
     model = StepSeconds(machine, config.tables, work, layout)
     propose = planner_of(config.parallel.planner)

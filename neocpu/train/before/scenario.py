@@ -55,19 +55,21 @@ class LogFacts(NamedTuple):
 NO_FACTS = LogFacts({}, {}, 0)
 
 
-def refuse_unpriced(config: Config) -> None:
-    """Raise ConfigError for towers on their nodes and replica groups: no model of a step's cost
-    knows them.
-    """
-    if config.parallel.replica_groups > 1:
-        raise ConfigError(
-            "parallel.replica_groups: what a step costs with several groups is not modelled; "
-            "--set parallel.replica_groups=1 asks about one"
-        )
+def refuse_towers(config: Config) -> None:
+    """Raise ConfigError where towers run on their nodes: no model of a step's cost knows that."""
     if config.parallel.towers:
         raise ConfigError(
             "parallel.towers: what a step costs with towers on their nodes is not modelled; "
             "--set parallel.towers=false asks about towers at home"
+        )
+
+
+def _refuse_groups(config: Config) -> None:
+    """Raise ConfigError for several replica groups."""
+    if config.parallel.replica_groups > 1:
+        raise ConfigError(
+            "parallel.replica_groups: steps of several groups are not simulated; ask `neocpu plan "
+            "--machine`, or about one: --set parallel.replica_groups=1"
         )
 
 
@@ -152,7 +154,8 @@ def scenario_of(
     from neocpu.plan.simulation.noise import Jitter, NodeFaults, RunningCosts
     from neocpu.plan.simulation.scenario import Scenario
 
-    refuse_unpriced(config)
+    refuse_towers(config)
+    _refuse_groups(config)
     machine = changes.of_machine(machine)
     _refuse_unequal(machine)
     work = work_of(config, machine, ranks, changes, facts)
