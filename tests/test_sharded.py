@@ -95,7 +95,10 @@ REPLICATED = {  # ranks and a case; with as many groups as ranks, each rank hold
     "rules of several phases": (4, Case(optimizer="partial_rowwise_lamb", max_gradient=1e-3)),
     "counted lookups": (8, Case(optimizer="exact_rowwise_adagrad_with_counter")),
     "no row scalars": (4, Case(optimizer="exact_sgd", special=True)),
-    "formats": (6, Case(tables=NARROW, route="reduce_scatter", weight_decay_mode="l2")),
+    "formats": (
+        6,
+        Case(tables=NARROW, route="reduce_scatter", weight_decay_mode="l2", ranks_per_node=3),
+    ),
     "unique rows": (8, Case(unique_rows="on", lookups=30, batch=40, ranks_per_node=1)),
     "repeated bags": (4, Case(groups=GROUPS[0], repeats=0.6)),
     "ranks without samples": (8, Case(batch=1, leaves=2)),
