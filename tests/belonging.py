@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests import workers
@@ -16,6 +17,8 @@ MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
 # of the whole house: they look at texts of files, or at copies of the package
 LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
 START_MPI = {f"tests/test_{name}.py" for group in workers.LAST.values() for name in group}
+# of lines outside of functions: they may be keys of a config, or options
+DEFAULTS = "tests/test_public.py::test_defaults_are_those_that_were_recorded"
 # tests that hold the numbers of a folder against recorded ones; they need not run its functions,
 # but may take what a test before them did
 TRUTHS = "tests/test_oracle_cases.py::test_the_truths_are_those_that_were_recorded"
@@ -25,6 +28,9 @@ RECORDED = {
     "neocpu/oracle/truth/": TRUTHS,
     "neocpu/oracle/": "tests/test_oracle_reports.py",
     "neocpu/plan/": "tests/test_recorded.py",
+    "neocpu/plan/learned/": "tests/test_learned.py::test_networks_learn_what_was_recorded",
+    "neocpu/plan/machines/measure/": "tests/test_phases.py",
+    "neocpu/plan/search/": "tests/test_search.py::test_each_stage_finds_what_was_recorded",
     "neocpu/train/before/": "tests/test_recorded.py",
     "neocpu/train/model/": "tests/test_recorded.py",
 }
@@ -33,11 +39,11 @@ RECORDED = {
 class TestMap:
     """Which tests belong to a line of the package?
 
-    Those that run its function by the record of `executed.py`. Where that has none, for a kernel, a
-    constant of a module or a new function, files of tests: those that docs/map.md names or that
-    have its name, then those from which the fewest imports lead to it; of equally near ones, those
-    with words of its name, then those that import most from its wing. Last those that hold its
-    numbers against recorded ones.
+    Those that run its function by the record of `executed.py`, or one of its file that names it.
+    Where that has none, as of a kernel, and for a constant of a module beside those that run what
+    reads it, files of tests: those that docs/map.md names or that have its name, then those from
+    which the fewest imports lead to it; of equally near ones, those with words of its name, then
+    those that import most from its wing. Last those that hold its numbers against recorded ones.
     """
 
     __test__ = False  # pytest: no class of tests
@@ -67,8 +73,13 @@ class TestMap:
     def of_line(self, file: str, source: bytes, line: int) -> list[str]:
         """Tests of a line, or files of them, the one that most probably sees a bug first."""
         near = self.tests(file)
-        function = function_at(source, line)
-        known = [test for test in self.executed.get(file, {}).get(function, []) if test in self.all]
+        executed = self.executed.get(file, {})
+        function, users = function_at(source, line)
+        names = [function, *users]
+        known = [test for name in names for test in executed.get(name, []) if test in self.all]
+        known = [*dict.fromkeys(known)]
+        if not function:
+            return [*known, *near, *({DEFAULTS} & self.all)]
         if not known:
             return near
         # what was written since they were recorded
@@ -161,20 +172,44 @@ def _record(root: Path) -> tuple[dict[str, dict[str, list[str]]], set[str]]:
     return files, {*tests}
 
 
-def function_at(source: bytes, line: int) -> str:
-    """The outermost function that a line is in, as "name" or "Class.name"; "" where in none."""
-    names = []
-    inside: list[ast.stmt] = ast.parse(source).body
-    while True:
-        holders = [
-            node
-            for node in inside
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            and node.lineno <= line <= (node.end_lineno or 0)
-        ]
-        if not holders:
-            return ""
-        names.append(holders[0].name)
-        if not isinstance(holders[0], ast.ClassDef):
-            return ".".join(names)
-        inside = holders[0].body
+def function_at(source: bytes, line: int) -> tuple[str, list[str]]:
+    """The outermost function that a line is in, as "name" or "Class.name", "" where in none; and
+    those of the file that name it, or what the line defines.
+
+    A function may be younger than the record of tests that run it, and its callers seldom are.
+    """
+    module = ast.parse(source)
+    functions = [*_outermost(module.body)]
+    held = [name for name, node in functions if _holds(node, line)]
+    if held:
+        names = {held[0].rpartition(".")[2].replace("__init__", held[0].partition(".")[0])}
+    else:
+        names = {
+            node.id
+            for statement in module.body
+            if _holds(statement, line)
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+    users = [
+        name
+        for name, function in functions
+        if name not in held
+        and any(
+            getattr(node, "attr", getattr(node, "id", None)) in names for node in ast.walk(function)
+        )
+    ]
+    return (held or [""])[0], users
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
+def _outermost(inside: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    """Functions that are in no other, with their names."""
+    for node in inside:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{prefix}{node.name}", node
+        elif isinstance(node, ast.ClassDef):
+            yield from _outermost(node.body, f"{prefix}{node.name}.")

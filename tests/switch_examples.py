@@ -416,11 +416,11 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
     ),
     "rows_of_earlier_step": (
         "trajectory",
-        touches([8.0], [0, 0], 1.0),
+        touches([8.0], [0, 0, 0], 1.0),
         {"optimizer": "exact_sgd"},
-        "step1/out",
+        "step2/out",
+        [7],
         [7.5],
-        [8],
     ),
     "rate_of_last_step": (
         "trajectory",

@@ -49,7 +49,8 @@ def one_hot(shop, tags, x, mean, deviation):
 
 
 @pytest.mark.parametrize("loss", ["bce", "mse"])
-def test_the_gradient_of_its_definition_is_zero_at_its_weights(loss):
+def test_the_gradient_of_its_definition_is_zero_at_its_weights(loss, monkeypatch):
+    monkeypatch.setattr("neocpu.train.watch.baseline.ITERATIONS", 20)  # L-BFGS takes 17 at most
     dataset, shop, tags, x, y = data(400, 1, loss)
     model = fit(dataset, FEATURES, loss)
     x32 = np.float32(x).astype(float)

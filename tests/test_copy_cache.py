@@ -30,6 +30,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+@pytest.mark.parametrize(
+    ("idle", "in_use", "may_go"), [(599.9, False, False), (600.0, False, True), (1e6, True, False)]
+)
+def test_a_copy_may_go_ten_minutes_after_its_last_use(idle, in_use, may_go):
+    assert copy_cache.CachedCopy(Path("a.converted.h5"), 1, idle, in_use).may_go == may_go
+
+
 def stored(folder: Path, name: str, size: int, idle: float) -> Path:
     """A file in the cache that was last used so many seconds ago."""
     folder.mkdir(exist_ok=True)

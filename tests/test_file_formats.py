@@ -443,7 +443,7 @@ def test_the_place_in_a_zstd_file_is_estimated(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_rows_of_any_place_are_those_of_the_frame(kind, tmp_path):
+def test_rows_of_any_place_are_those_of_the_frame(kind, tmp_path, monkeypatch):
     frame = pl.DataFrame({"x": range(5000), "y": [str(i) for i in range(5000)]})
     path = tmp_path / f"log.{kind}"
     frame.write_parquet(path) if kind == "parquet" else frame.write_ipc(path)
@@ -451,3 +451,7 @@ def test_rows_of_any_place_are_those_of_the_frame(kind, tmp_path):
     for first, last in ((0, 10), (10, 20), (20, 4000), (7, 9), (4999, 5000), (3000, 5000)):
         rows = file.rows_between({"a": "y", "b": "x"}, first, last)
         assert rows.frame.equals(frame.select(a="y", b="x")[first:last]) and not rows.faults
+    monkeypatch.setattr(file, "_slab", None)
+    for first, last in ((3000, 3001), (4999, 5000)):  # those that were read last are kept
+        kept = rows.frame[first - 3000 : last - 3000]
+        assert file.rows_between({"a": "y"}, first, last).frame.equals(kept)

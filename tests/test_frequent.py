@@ -56,6 +56,15 @@ def test_counts_in_bounded_memory_miss_nothing_frequent(seed: int, skew: float, 
         assert times - counter.short <= counted.get(code, 0) <= times
 
 
+def test_half_of_the_largest_map_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "SLOTS", 4096)
+    counter = FrequentCodes()
+    counter.add(np.arange(1, 2049, dtype=np.uint32))
+    assert counter.by_count()[0].size == 2048 and not counter.short
+    counter.add(np.arange(2049, 2050, dtype=np.uint32))
+    assert counter.by_count()[0].tolist() == [2049] and counter.short == 1
+
+
 def test_a_conversion_keeps_them_and_other_files_are_counted_when_asked(tmp_path: Path) -> None:
     plain = ConvertOptions()
     with_frequencies = ConvertOptions(frequencies=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,14 +17,18 @@ from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import StepSeconds
 from neocpu.plan.cost.work import TableArrays, Workload
 from neocpu.plan.machines import machine_file
+from neocpu.plan.search import search
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.auto import make_plan
+from neocpu.plan.search.cuts import ALL, RANK
+from neocpu.plan.search.options import CODES
 from neocpu.plan.search.pricing import answer_of_plan
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.search.trials import Trials, is_same, of_answer
 from neocpu.plan.show.moves import moved_bytes, planned_anew
 from neocpu.plan.simulation.scenario import Scenario, placed_by
+from neocpu.plan.tiers.limits import TOGETHER
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.machine_plans import question_of
@@ -97,6 +102,19 @@ def test_model_f_is_planned_where_it_fits() -> None:
     assert question.capacity.hbm == 34 * 10**9
     assert question.capacity.ddr == machine.ddr.capacity_bytes // 8
     assert replace(question, reserved=0.0).capacity.hbm == machine.hbm.capacity_bytes
+
+
+def test_rows_over_all_ranks_come_before_smaller_rectangles() -> None:
+    names = ["row_wise", "grid_shard", "row_wise", "table_wise", "column_wise"]
+    bytes_of_candidates = np.array([100.0, 60.0, 50.0, 80.0, 70.0])
+    options = SimpleNamespace(
+        scheme=np.array([CODES[name] for name in names]),
+        home=np.array([ALL, ALL, RANK, RANK, RANK]),
+        peak_bytes=np.stack([bytes_of_candidates] * (TOGETHER + 1), axis=1),
+        start=np.array([0, 3, 5]),
+        table=np.array([0, 0, 0, 1, 1]),
+    )
+    assert search._over_all_ranks(options).tolist() == [True, False, False, False, True]
 
 
 def test_giants_are_cut_into_grids_on_any_ranks() -> None:

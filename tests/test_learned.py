@@ -34,6 +34,7 @@ from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.pricing import answer_of_plan
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.tiers.placements import Capacity
+from tests import recorded
 
 MACHINE = load("zionex")
 BATCH = 8192
@@ -203,6 +204,26 @@ def test_a_planner_is_never_worse_than_the_search_or_its_own_plan(
         assert answer.plan.schemes[:2] == ("row_wise", "data_parallel")
     with pytest.raises(PlanError, match="grid_shard"):
         planner(costs.tables, "grid_shard", *arguments[2:], capacity, networks=networks)
+
+
+def test_networks_learn_what_was_recorded() -> None:
+    """Few steps: the rounding of one processor is not yet another weight."""
+    measured = simulated(MACHINE, BATCH, ranks=(2,), sets=300)
+    brief = learn(MACHINE, measured, Training(8, episodes.Lesson(updates=2)))
+    samples = [measured.compute.features, measured.compute.seconds]
+    for exchanges in measured.comm[2]:
+        samples += [exchanges.inputs, exchanges.seconds]
+    assert brief.policy is not None
+    trained = (brief.compute, *brief.comm[2], brief.policy)
+    # of biases some have no slope but rounding's
+    weights = [array for net in trained for array in net.parameters if array.ndim == 2]
+    costs = task(brief, 12, 2)
+    prices = [costs.features, costs.hidden, costs.facts, costs.single]
+    searched = neuroshard.search(costs, np.inf)
+    for placed in (searched, neuroshard.improved(costs, searched, np.inf)):
+        prices.append(np.array([placed.seconds]))
+    entries = [(str(array.shape), recorded.summary(array)) for array in samples + weights + prices]
+    recorded.check("learned networks", entries)
 
 
 def test_column_blocks_on_one_rank_become_one(networks: store.Networks) -> None:

@@ -269,12 +269,13 @@ class A:
     b: int = 2
     def c(self):
         def d():
-            return 3
+            return X
         return d
-def e(): return 4
+def e(): return A().c()
 """
     lines = [belonging.function_at(source, line) for line in range(1, 9)]
-    assert lines == ["", "", "", *4 * ["A.c"], "e"]
+    c = ("A.c", ["e"])  # which names it
+    assert lines == [("", ["A.c"]), ("", []), ("", []), *4 * [c], ("e", [])]
 
 
 def test_tests_of_a_function_are_near_ones_then_those_that_run_little_else() -> None:
@@ -304,20 +305,21 @@ def test_what_is_recorded_is_there(known: belonging.TestMap) -> None:
 
 def test_tests_of_a_line(tmp_path: Path) -> None:
     files = {
-        "neocpu/core/toy.py": f"X = 1\n{TOY}",
+        "neocpu/core/toy.py": f"X = 1\n{TOY}\ndef caller(x):\n    return kept(x, X)\n",
         "tests/test_toy.py": TEST,
-        "tests/test_other.py": "def test_far():\n    pass\n",
+        "tests/test_other.py": "def test_far():\n    pass\ndef test_caller():\n    pass\n",
     }
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    old = ["tests/test_other.py::test_far", "tests/test_toy.py::test_gone"]
-    own = {"neocpu/core/toy.py": {"kept": old}}
-    (tmp_path / belonging.RECORD).write_bytes(executed.packed(old, own))
+    far, _ = old = ["tests/test_other.py::test_far", "tests/test_toy.py::test_gone"]
+    of_caller = ["tests/test_other.py::test_caller"]
+    own = {"neocpu/core/toy.py": {"kept": old, "caller": of_caller}}
+    (tmp_path / belonging.RECORD).write_bytes(executed.packed([*of_caller, *old], own))
     known = belonging.TestMap(tmp_path)
     source = files["neocpu/core/toy.py"].encode()
-    assert known.of_line("neocpu/core/toy.py", source, 1) == ["tests/test_toy.py"]
+    assert known.of_line("neocpu/core/toy.py", source, 1) == [*of_caller, "tests/test_toy.py"]
     # a test that is gone is left out, one that was written since is run
-    new = [old[0], "tests/test_toy.py::test_kept"]
+    new = [far, *of_caller, "tests/test_toy.py::test_kept"]
     assert known.of_line("neocpu/core/toy.py", source, 3) == new

@@ -7,6 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from neocpu import oracle
+from neocpu.oracle.diagnosis import conclusion
+from neocpu.oracle.diagnosis.attribution import Attribution, SumHint
 
 Array = NDArray[np.float32]
 F32 = np.float32
@@ -210,11 +212,18 @@ def test_right_kernels_pass() -> None:
     assert oracle.check("backward", inputs, rowwise(inputs, list(merged(inputs).items())), options)
 
 
-def test_two_mistakes_at_once_are_named() -> None:
+def test_two_mistakes_at_once_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, options = problem("sum", "exact_rowwise_adagrad")
     both = rowwise(inputs, list(merged(inputs).items()), inside=True, total=True)
     report = oracle.check("backward", inputs, both, options)
     assert set(report.failures[0].diagnoses[0].names) == {"eps_inside_root", "square_sum_not_mean"}
+    # but one that fits all wrong sums comes before two
+    for fitting, named in ((2, 2), (3, 1)):
+        hint = SumHint("stepped_in_parts", "")
+        whole = Attribution(hint, fitting, 3, "", (report.failures[0].case.name,))
+        monkeypatch.setattr(conclusion, "attributed", lambda trials, whole=whole: whole)
+        report = oracle.check("backward", inputs, both, options)
+        assert len(report.failures[0].diagnoses[0].names) == named
 
 
 def test_an_answer_that_nothing_explains_says_so() -> None:

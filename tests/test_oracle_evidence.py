@@ -89,6 +89,18 @@ def test_a_wide_bound_predicts_nothing() -> None:
         assert effect_of(plain, bent, answer).explains == explains
 
 
+def test_truths_that_have_a_number_in_common_are_not_apart() -> None:
+    def allowing(low: float, high: float) -> dict[str, Truth]:
+        ends = [np.full(1, end) for end in (low, high)]
+        return {"x": Truth(np.full(1, (low + high) / 2), np.full(1, high - low), *ends)}
+
+    answer = {"x": np.ones(1, np.float32)}
+    for low, apart in ((1.0, False), (1.5, True)):
+        one, other = allowing(0.0, 1.0), allowing(low, low + 1)
+        assert effect_of(one, other, answer).apart == apart
+        assert effect_of(other, one, answer).apart == apart
+
+
 def test_passed_cases_refute() -> None:
     explains = Effect(wrong=9, predicted=9, agrees=True, apart=True, contradicted=False)
     refutes = Effect(wrong=0, predicted=0, agrees=False, apart=True, contradicted=True)

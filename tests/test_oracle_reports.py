@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from neocpu.oracle import html_page
 from neocpu.oracle.answers import Answers
 from neocpu.oracle.cases.covers.rules import shows_rule
 from neocpu.oracle.checking import check_suite
@@ -87,6 +88,16 @@ def test_the_page_of_a_report(questions: dict[str, Question]) -> None:
     arrays = {f"{name}/{output}": array + np.float32(1e-3) for output, array in arrays.items()}
     text = check_suite(questions, Answers(arrays), budget=0).to_html()
     recorded.check("page of a report", recorded.lines_of(text))
+
+
+def test_maps_of_errors() -> None:
+    """A small one, one with more rows and columns than a map has cells, and a long line."""
+    maps = []
+    for shape in ((3, 5), (70, 129), (1, 128), (1, 300)):
+        ratio = np.zeros(shape)
+        ratio.flat[::7] = 2.0 ** np.linspace(-9, 9, ratio.flat[::7].size)
+        maps.append((str(html_page._map("out", ratio)), []))
+    recorded.check("maps of errors", maps)
 
 
 @pytest.mark.parametrize("name", DISTORTIONS)

@@ -1,6 +1,10 @@
 """Are measured costs of phases fitted, kept in machine files, and used for a step's seconds?"""
 
+import json
+import threading
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from benchmarks.prediction_job import Run
 from benchmarks.prediction_models import MODELS, draw_plan
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.sharding.plan import place
-from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import PHASES, StepSeconds, loads_of, slowest_seconds, step_seconds
@@ -26,9 +30,10 @@ from neocpu.plan.machines.machine import (
     MemoryPeak,
     PhaseCosts,
 )
-from neocpu.plan.machines.measure import phase_clock
+from neocpu.plan.machines.measure import __main__ as job
+from neocpu.plan.machines.measure import phase_clock, timing
 from neocpu.plan.machines.measure import phases as phase_costs
-from neocpu.plan.machines.measure.dense import DENSE_DESIGNS
+from neocpu.plan.machines.measure.dense import DENSE_DESIGNS, DenseBench
 from neocpu.tables.specs.specs import TableSpec
 from tests import recorded
 
@@ -132,17 +137,62 @@ def test_a_fit_finds_the_costs_in_spite_of_a_few_late_times() -> None:
         assert fitted[name] == pytest.approx(value, rel=0.05)
 
 
-def test_every_phase_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks on a single small workload of each scheme."""
-    monkeypatch.setattr(phase_costs, "SHAPES", ((4, 200, 16, 2, 64),))
-    monkeypatch.setattr(phase_costs, "DENSE_DESIGNS", DENSE_DESIGNS[:1])
-    monkeypatch.setattr(phase_clock, "STEPS", 2)
+def test_a_job_measures_what_was_recorded_by_a_clock_that_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two ranks on one host, and on two; small workloads of each kind, among them each scheme."""
+    calls = threading.local()
+
+    def clock() -> int:
+        calls.count = getattr(calls, "count", 0) + 1
+        return calls.count**2 * 100_000
+
+    for module in (timing, phase_clock):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock))
+    monkeypatch.setattr(phase_costs, "SHAPES", ((4, 200, 16, 2, 64), (2, 300, 32, 1, 64)))
+    designs = tuple(replace(design, batch=64) for design in DENSE_DESIGNS[:3])
+    monkeypatch.setattr(phase_costs, "DENSE_DESIGNS", designs)
     monkeypatch.setattr(phase_clock, "ELSEWHERE", 1 << 10)
-    costs = run_threads(2, lambda comm: phase_costs.measure_phases(comm, MACHINE))[0]
-    assert {cost.phase for cost in costs} == set(MEASURED_PHASES)
-    assert all(cost.ranks == 2 for cost in costs)
-    assert len(phase_costs.as_values(costs)) == len(costs)
-    assert set(PHASES) - {"prefetch"} <= set(MEASURED_PHASES)
+    effort = replace(
+        timing.EFFORTS["quick"],
+        sides=(4, 16),
+        samples=32,
+        heights=(100, 300),
+        copies=(64, 1 << 10),
+        messages=(64, 1 << 10),
+        record_count=64,
+        home_bytes=1 << 16,
+        budget=0.0,
+        phases=True,
+    )
+    for per_node in (1, 2):
+        measured = run_threads(
+            2,
+            lambda comm: job.measure(comm, effort, tmp_path, 1, lambda topic: None),
+            ranks_per_node=per_node,
+        )[0]
+        lines = recorded.lines_of(json.dumps(measured, indent=0))
+        recorded.check(f"measured with {per_node} rank(s) a host", lines)
+    phases = {cost["phase"] for cost in measured["phases"]}
+    assert phases == set(MEASURED_PHASES) >= set(PHASES) - {"prefetch"}
+
+
+def test_the_measured_products_are_those_of_a_model() -> None:
+    """One rank; forward from the bottom's inputs to the top's logits, backward to the rows."""
+    design = replace(DENSE_DESIGNS[0], batch=32)
+    bench = DenseBench(design, SingleComm(), MACHINE)
+    bench.run(lambda phase, work: work(), 0)
+    x = bench._dense
+    for number, (weights, bias) in enumerate(zip(bench._weights, bench._biases)):
+        if number == len(design.bottom) - 1:
+            e = np.hstack([x, bench._E[:, x.shape[1] :]]).reshape(32, -1, x.shape[1])
+            below = np.tril_indices(e.shape[1], -1)
+            x = np.hstack([x, (e @ e.transpose(0, 2, 1))[:, *below]])
+        assert np.allclose(bench._inputs[number], x, atol=1e-4)
+        x = x @ weights.T + bias
+        if number < len(bench._weights) - 1:
+            x = np.maximum(x, 0)
+    assert np.allclose(bench._outputs[-1], x, atol=1e-3) and x.min() < 0
 
 
 @pytest.mark.parametrize(
@@ -179,7 +229,8 @@ def test_machine_files_are_of_the_same_workloads() -> None:
     dense = [
         (str(d), [d.columns, d.top_inputs, d.parameters, *sum(d.layers, ())]) for d in DENSE_DESIGNS
     ]
-    recorded.check("workloads of phases", [*designs, *dense])
+    efforts = [(str(effort), []) for effort in timing.EFFORTS.values()]
+    recorded.check("workloads of phases", [*designs, *dense, *efforts])
 
 
 def test_the_prediction_benchmark_times_a_step_and_its_phases() -> None:

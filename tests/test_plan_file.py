@@ -85,6 +85,7 @@ def test_the_plan_that_a_run_leaves_is_read_too() -> None:
         ('{"format": "neocpu plan", "version": 1, "ranks": 1}', "tables: it is missing"),
         (edited("version", 2), "version: 2 is newer"),
         (edited("ranks", 0), "ranks: 0 is too small"),
+        (edited("ranks", (1 << 20) + 1), "ranks: 1048577 is too large"),
         (edited("ranks", 2.0), "ranks: expected a whole number, got 2.0"),
         (edited("ranks_per_node", 5), "ranks_per_node: 5 is more than the 4 rank"),
         (edited("replica_groups", 3), "replica_groups: 3 is no divisor of the 4 rank"),

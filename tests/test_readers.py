@@ -23,7 +23,7 @@ from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.dataset.raw import RawLog, index_of
+from neocpu.ingest.dataset.raw import FileIndex, RawLog, index_of
 from neocpu.ingest.formats import readers, sources
 from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
@@ -33,6 +33,7 @@ from neocpu.ingest.readers.coming import ComingDataset
 from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.specs.specs import TableSpec
+from neocpu.train.before import raw_train
 from neocpu.train.before import reader_rate as rates
 from neocpu.train.run import reading
 from neocpu.train.run.trainer import Trainer
@@ -505,6 +506,17 @@ def test_runs_have_the_digest_of_converted_data(tmp_path):
     digest(half, tmp_path / "half")
     rest = config_of(path, "readers.count=1")
     assert digest(rest, tmp_path / "half", ranks=2, resume=True) == expected
+
+
+def test_ranks_that_see_the_files_count_them_in_turn():
+    files = [FileIndex(f"{number}.csv", [], [1], [1], True) for number in range(5)]
+
+    def body(comm):
+        share = files[[0, 2].index(comm.rank) :: 2] if comm.rank != 1 else []
+        return raw_train._of_all(comm, share, [0, 2], 5)
+
+    for indices in run_threads(3, body):
+        assert [index.path for index in indices] == [file.path for file in files]
 
 
 def test_a_followed_folder_has_the_digest_of_its_files(tmp_path):

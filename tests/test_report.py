@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from neocpu.cli.train import print_summary
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -18,6 +19,7 @@ from neocpu.train.watch import results as reports
 from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.rank_log import rank_log
 from neocpu.train.watch.results import RunReport, versions
+from tests import recorded
 
 
 def lines(out: Path) -> list[dict[str, object]]:
@@ -76,6 +78,110 @@ def test_plan_summary_and_picture(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text()) == {"digest": "ab", "steps": 1}
     assert (tmp_path / "loss.png").exists() == (importlib.util.find_spec("matplotlib") is not None)
     assert not list(tmp_path.glob(".*"))
+
+
+def links(seconds: bool = False) -> dict[str, object]:
+    """Traffic of a collective by link, in bytes or in seconds."""
+    names = ("same_rank", "same_node", "other_node")
+    if not seconds:
+        return {name: {"bytes": 1234 * 10**power} for power, name in enumerate(names)}
+    return {name: {"seconds": value} for name, value in zip(names, (0.9996, 1.0, None))}
+
+
+def queue(name: str, hidden: float) -> dict[str, object]:
+    times = {"alone": {"mean": 0.25}, "under_way": {"mean": 0.5}}
+    return (
+        times
+        | {"name": name, "queue": "input", "hidden": hidden}
+        | {"exposed": {"mean": 0.125, "max": 0.75}}
+    )
+
+
+SUMMARY = {
+    "metrics": {"train": {"logloss": 0.5, "auc": None, "samples": 12}, "test": {"auc": 0.75}},
+    "baseline": {
+        "split": "test",
+        "model": "logistic regression",
+        "rows": 12_345,
+        "metrics": {"logloss": 0.5, "auc": 0.625, "calibration": None},
+    },
+    "steps": 10,
+    "samples": 12_000,
+    "seconds": 2.5,
+    "samples_per_second": 4800.0,
+    "cold_start_seconds": 1.25,
+    "memory_per_rank": 3 << 20,
+    "checkpoints": {
+        "written": 3,
+        "of_changes": 1,
+        "in_background": 2,
+        "bytes": 5 << 20,
+        "seconds": 0.5,
+        "parity": {"seconds": 0.25, "bytes": 7 << 20},
+        "mirror": {"place": "there", "files": 2, "bytes": 6 << 20, "seconds": 1.5, "behind": 1},
+        "cost_seconds": 0.75,
+        "mtbf_hours": 24.0,
+        "best_minutes": 6.5,
+        "lost_share": 0.0125,
+    },
+    "ranks": 2,
+    "traffic": {"alltoall": {"calls": 1500, **links()}},
+    "machine": {
+        "name": "zionex",
+        "nodes": 2,
+        "ranks_per_node": 8,
+        "collectives": {
+            "alltoall": {**links(seconds=True), "seconds": 2.0, "waited_seconds": 0.5},
+        },
+    },
+    "readers": {
+        "count": 3,
+        "by_reader": [
+            {"samples": 3000, "seconds": 1.5},
+            {"samples": 0, "seconds": 0.0},
+            {"samples": 9000, "seconds": 3.0},
+        ],
+        "waited_seconds": 0.5,
+        "started_seconds": 1.75,
+        "depth": 2.5,
+        "queue_bytes": 9 << 20,
+    },
+    "tiers": [
+        {
+            "table": "a_long_name_of_a_table",
+            "tier": "hbm",
+            "rows": 1000,
+            "bytes": 4 << 20,
+            "unique": 800,
+            "unique_misses": 100,
+            "conflict_unique_misses": 1234,
+        },
+        {
+            "table": "t",
+            "tier": "ssd",
+            "rows": 20_000,
+            "bytes": 8 << 20,
+            "index_bytes": 60_000,
+            "read": 1100,
+            "written": 2200,
+        },
+        {"table": "u", "tier": "hbm", "rows": 0, "bytes": 0, "unique": 0}
+        | {"unique_misses": 0, "conflict_unique_misses": 0},
+    ],
+    "stall_seconds": 0.125,
+    "crash_cost": {"steps": 4, "seconds": 1.5},
+    "digest": "abc",
+}
+
+
+def test_what_a_run_says_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    for set_speed in (False, True):
+        queues = [queue("input", 0.75)]
+        exchanges = {"set_speed": set_speed, "queues": queues, "collectives": [queue("a", 0.5)]}
+        print_summary({**SUMMARY, "exchanges": exchanges}, Path("out"))
+    alone = {"ranks": 1, "cold_start_seconds": None, "baseline": None, "tiers": []}
+    print_summary({**SUMMARY, **alone, "seconds": 0.0}, Path("out"))
+    recorded.check("what a run says", recorded.lines_of(capsys.readouterr().out))
 
 
 def test_without_matplotlib_there_is_no_picture(

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,19 +14,22 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from neocpu.core.errors import ConfigError, PlanError
-from neocpu.parallel.sharding.plan import Plan, place
+from neocpu.parallel.sharding.plan import Plan, PlanSpec, place
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import COST_MODELS
 from neocpu.plan.cost.seconds import CostModel, StepSeconds, loads_of, step_seconds
 from neocpu.plan.cost.work import Workload, rectangles_of
+from neocpu.plan.files.plan_file import text as text_of_plan
 from neocpu.plan.machines.machine import LinkPeak, Machine, MemoryPeak
+from neocpu.plan.machines.unequal import UnequalRanks
+from neocpu.plan.search import search as stages
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.counted import greedy
 from neocpu.plan.search.cuts import ALL, RANK
-from neocpu.plan.search.drafts import build, lay, spread
+from neocpu.plan.search.drafts import PlanDraft, build, lay, spread
 from neocpu.plan.search.options import Options, options_of
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.pricing import answer_of_plan
@@ -36,6 +40,7 @@ from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.plans import make_plan
 from neocpu.train.config import config as configs
+from tests import recorded
 
 MACHINE = Machine(
     nodes=4,
@@ -56,6 +61,7 @@ SHAPES = st.lists(
 LAYOUTS = st.tuples(st.integers(1, 8), st.integers(1, 8)).map(
     lambda sizes: Layout(sizes[0], min(sizes))
 )
+SIX = [(10**5, 64, 20), (5000, 64, 1), (30, 64, 3), (40_000, 128, 1), (700, 16, 8), (90_000, 32, 2)]
 ROUNDING = 1 + 1e-9
 
 
@@ -75,6 +81,73 @@ def search(
 ) -> Answer:
     model, tables, work = model_of(shapes, layout, name)
     return plan_tables(tables, "auto", layout, model, work, capacity)
+
+
+def arrays_of(result: Any) -> Iterator[np.ndarray]:
+    """The numbers in what a stage of the search returns."""
+    if isinstance(result, PlanDraft):
+        yield from (result.choice, result.node, result.item_piece, result.item_rank)
+        yield from (result.seconds, result.bytes)
+    elif isinstance(result, dict):
+        yield from arrays_of([*result.values()])
+    elif isinstance(result, list | tuple):
+        for each in result:
+            yield from arrays_of(each)
+    elif isinstance(result, float | np.ndarray):
+        yield np.asarray(result)
+
+
+SHORT = Capacity(hbm=7 * 10**7)
+MEMORIES = Capacity(10**7, 10**8, 10**9, placements=("auto",))
+
+
+@pytest.mark.parametrize(
+    ("case", "shapes", "layout", "capacity", "name"),
+    [
+        ("free", SIX, Layout(4, 2), Capacity(), "neo"),
+        ("memories", SIX, Layout(6, 4), MEMORIES, "neo"),
+        ("short", SIX * 3, Layout(4, 2), SHORT, "neo"),
+        ("unsynchronised", SIX, Layout(4, 2), Capacity(hbm=3 * 10**7), "torchrec"),
+        ("unequal", SIX * 3, Layout(4, 2), replace(SHORT, buffers=True), "neo"),
+    ],
+)
+def test_each_stage_finds_what_was_recorded(
+    case: str,
+    shapes: Shapes,
+    layout: Layout,
+    capacity: Capacity,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries: list[recorded.Entry] = []
+
+    def noted(stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **keys: Any) -> Any:
+            result = function(*args, **keys)
+            result = [*result] if isinstance(result, Iterator) else result
+            for array in arrays_of(result):
+                entries.append((f"{stage} {array.shape}", recorded.summary(array)))
+            return result
+
+        return call
+
+    for stage in ("priced_candidates", "ranges_of", "bounded", "starts", "improve"):
+        monkeypatch.setattr(stages, stage, noted(stage, getattr(stages, stage)))
+    monkeypatch.setattr(stages.Filled, "drafts", noted("filled", stages.Filled.drafts))
+    model, tables, work = model_of(shapes, layout, name)
+    spec: PlanSpec = "auto"
+    pins = {}
+    if case == "unequal":  # and a table that has its rectangles, another that has its ranks
+        slow = (UnequalRanks("1", 0.8, 0.5), UnequalRanks("2", 1.0, 2.0))
+        capacity = replace(capacity, unequal=slow)
+        work = replace(work, pins={"t3": (1, 2)})
+        model = StepSeconds(replace(MACHINE, unequal=slow), tables, work, layout)
+        spec = {"t1": "row_wise"}
+        pins = {1: [Shard(1, (0, 1000), (0, 64), 0), Shard(1, (1000, 5000), (0, 64), 3)]}
+    answer = plan_tables(tables, spec, layout, model, work, capacity, pins)
+    shown = recorded.lines_of(text_of_plan(answer.plan, answer.placements))
+    seconds = [1e3 * answer.seconds, 1e3 * answer.bound]
+    recorded.check(f"stages of a search, {case}", [*entries, *shown, ("ms", seconds)])
 
 
 @settings(max_examples=30)

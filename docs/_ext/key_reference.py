@@ -110,9 +110,6 @@ def keys_of(section: str, defaults: Any) -> Iterator[Key]:
         if get_origin(kind) is Mapping and is_dataclass(get_args(kind)[1]):
             yield from keys_of(f"{name}.NAME", get_args(kind)[1]())
             continue
-        if get_origin(kind) is Mapping and is_dataclass(get_args(kind)[1]):
-            yield from keys_of(f"{name}.NAME", get_args(kind)[1]())
-            continue
         if section == "optimizer.dense" and field.name in OPTIONS - DENSE_OPTIONS:
             continue
         yield Key(

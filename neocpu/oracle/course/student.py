@@ -133,8 +133,8 @@ class StudentFile:
         """Words about an error, at the innermost line of the file that it passed through."""
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(self.path)]
-        number = lines[-1] if lines else None
-        return _line(self.path, number or 1, linecache.getline(str(self.path), number or 1), words)
+        number = (lines and lines[-1]) or 1
+        return _line(self.path, number, linecache.getline(str(self.path), number), words)
 
     @contextmanager
     def _limited(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ What torch does (docs/semantics.md §6):
 """
 
 import math
+from functools import reduce
 
 import numpy as np
 
@@ -151,7 +152,7 @@ def dense_gradient(
     table_features: list[Feature], inputs: Arrays, options: dict[str, Value]
 ) -> Floats:
     """Gradient of a whole table, f32[R, D]."""
-    total = None
+    gradients = []
     for feature in reversed(table_features):
         x = gradient_of(feature, inputs, options)
         factors = None
@@ -163,8 +164,8 @@ def dense_gradient(
         rows, first, count = segments(feature.indices, order)
         gradient = np.zeros_like(feature.rows)
         gradient[rows] = running_sums(x[order], first, count, factors)
-        total = gradient if total is None else total + gradient
-    return np.zeros(0, np.float32) if total is None else total
+        gradients.append(gradient)
+    return reduce(np.add, gradients)
 
 
 def _factors(feature: Feature, options: dict[str, Value]) -> Floats:

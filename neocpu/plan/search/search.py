@@ -231,7 +231,7 @@ def _over_all_ranks(options: Options) -> Flags:
     bool[candidates].
     """
     by_rows = (options.scheme == CODES["row_wise"]) & (options.home == ALL)
-    rectangle = np.where(by_rows, 0.0, options.peak_bytes[:, TOGETHER])
+    rectangle = options.peak_bytes[:, TOGETHER] * ~by_rows
     return rectangle == np.minimum.reduceat(rectangle, options.start[:-1])[options.table]
 
 

@@ -84,7 +84,7 @@ def find(handle: int) -> Seal | None:
         return None
     _, size, count, sha256, own = _TAIL.unpack(tail)
     # a damaged count could ask for all memory, so it is held against the file first
-    if not (0 <= size <= end and 0 <= count <= end and size + size_of(count) == end):
+    if not (size >= 0 and 0 <= count <= end and size + size_of(count) == end):
         raise BrokenSeal("its seal is for a file of another size")
     body = bytearray(end - size)
     if read_into(handle, memoryview(body), size) < len(body):

@@ -167,8 +167,8 @@ def text_list(log: Log, values: pl.Series, hint: Hint, min_count: int) -> LogCol
         role="list",
         separator=hint.separator,
         weight_separator=hint.weight_separator,
-        missing=values.null_count() / max(values.len(), 1),
-        items=items.len() / max(values.len(), 1),
+        missing=values.null_count() / values.len(),
+        items=items.len() / values.len(),
         why=f"its values hold {hint.separator!r}",
     )
 
@@ -182,7 +182,7 @@ def list_column(log: Log, values: pl.Series, min_count: int) -> LogColumn:
     return replace(
         category(log, items, values.name, min_count),
         role="list",
-        missing=values.null_count() / max(values.len(), 1),
-        items=items.len() / max(values.len(), 1),
+        missing=values.null_count() / values.len(),
+        items=items.len() / values.len(),
         why="a column of lists",
     )

@@ -109,7 +109,7 @@ def _known(
     """The columns of a known log: first the label, then `plain` dense ones, then categories."""
     for name in log.frame.columns:
         values = log.frame[name]
-        missing = values.null_count() / max(values.len(), 1)
+        missing = values.null_count() / values.len()
         if name == plain[0]:
             yield LogColumn(name, "label", "click", missing=missing, distinct=values.n_unique())
         elif name in plain:
@@ -171,7 +171,7 @@ def _dense(values: pl.Series, probe: Probe, why: str, vector: tuple[int, str]) -
     numbers = lists.cast(pl.List(pl.Float64)).list.explode()
     # one size for all: the numbers of a vector are of one kind
     column = dense_column(numbers.alias(values.name), None, why)
-    missing = values.null_count() / max(values.len(), 1)
+    missing = values.null_count() / values.len()
     return replace(column, kind="float", width=width, separator=separator, missing=missing)
 
 
@@ -179,7 +179,7 @@ def _of_values(guess: _Guess, values: pl.Series, hint: Hint) -> LogColumn:
     """The role that a column's values show, its name, and what the file's form says of it."""
     log, roles, name = guess.log, guess.roles, values.name
     present = present_in(values)
-    missing = 1 - present.len() / max(values.len(), 1)
+    missing = 1 - present.len() / values.len()
     distinct = present.n_unique()
     if distinct <= 1:
         return LogColumn(name, "left out", why="one value in all rows")

@@ -13,7 +13,7 @@ Floats = NDArray[np.float32]
 
 def _position_bits(distinct: int) -> int:
     """Bits of a position among so many unique rows: at least one."""
-    return max(1, (distinct - 1).bit_length()) if distinct > 0 else 1
+    return max(1, (distinct - 1).bit_length())
 
 
 def pack_unique_rows(
