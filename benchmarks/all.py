@@ -148,7 +148,7 @@ def page(results: dict[str, dict[str, Any]], file: Path) -> str:
 
 def main() -> None:
     """Run the benchmarks; print the aims or write the page."""
-    file = page_of(processor())
+    maker_page = page_of(processor())
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"only these of {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="small shapes: does everything run?")
@@ -160,7 +160,9 @@ def main() -> None:
         help="write all records to this file; names given: others in it are kept",
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write docs/{file.name} (refused with --quick)"
+        "--write",
+        action="store_true",
+        help=f"write docs/{maker_page.name} (refused with --quick)",
     )
     options = parser.parse_args()
     if options.write and options.quick:
@@ -181,9 +183,9 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.write:
-        file.write_text(page(results, file))
+        maker_page.write_text(page(results, maker_page))
         # from the page, whose figures are rounded: `benchmarks.pictures` draws the same
-        for picture, text in drawn(file).items():
+        for picture, text in drawn(maker_page).items():
             if text:
                 DOCS.joinpath(picture).write_text(text)
             else:

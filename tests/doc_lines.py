@@ -4,7 +4,8 @@ Nothing is run. A command line is what begins with `neocpu` in a block or betwee
 behind a launcher: its commands, options, choices and the number of its arguments are checked by the
 commands themselves, the keys of `--set` by the records of the config. `[--out X]` counts as if it
 were there, `show|digest` as each of the two, `...` as nothing, COMMAND as any command.
-Keys are also those of TOML blocks, and words like `training.patience` between backticks.
+Keys are also those of TOML blocks, and words like `training.patience` or
+`training.patience = 3` between backticks.
 """
 
 import re
@@ -70,7 +71,8 @@ def faults(text: str) -> list[str]:
     for language, block in blocks:
         if language == "toml":
             wrong += toml_faults(block)
-    keys = [span for span in spans if KEY.fullmatch(span) and not span.endswith(FILES)]
+    names = [span.partition(" = ")[0] for span in spans]
+    keys = [name for name in names if KEY.fullmatch(name) and not name.endswith(FILES)]
     return wrong + [
         f"no key {key}" for key in keys if not is_key(key.split(".")) and key not in SIMULATED
     ]

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import sys
 import time
 from itertools import combinations
 from pathlib import Path
@@ -161,6 +162,27 @@ def test_the_page_lists_every_aim() -> None:
     )
     assert "| a case | them | 1.5x | 2.00x (2.00 to 2.00), reached |" in page
     assert "benchmarks.lookup" in page
+
+
+def test_a_page_is_written_from_results_of_this_run_and_of_earlier_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(command: list[str], check: bool) -> None:
+        ours = Contender("ours", "ours", print, seconds=[1.0])
+        record = summarise(f"case of {command[2]}", {"B": 8}, [ours])
+        result = {"machine": machine(), "versions": versions(), "records": [record]}
+        Path(command[command.index("--json") + 1]).write_text(json.dumps(result))
+
+    results = tmp_path / "results.json"
+    monkeypatch.setattr(everything.subprocess, "run", run)
+    monkeypatch.setattr(everything, "DOCS", tmp_path)
+    for name in ("lookup", "backward"):
+        command = ["all", name, "--json", str(results), "--write"]
+        monkeypatch.setattr(sys, "argv", command)
+        everything.main()
+    page = everything.page_of(everything.processor()).read_text()
+    assert "case of benchmarks.lookup" in page
+    assert "case of benchmarks.backward" in page
 
 
 def test_the_roofline_is_a_picture_with_a_dot_for_every_kernel() -> None:

@@ -1,10 +1,12 @@
 """Do the commands on pages of the documentation that are marked as runnable still run?"""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from neocpu.cli import SECTIONS
+from neocpu.train.config.config import load
 from tests.doc_commands import commands, run, runnable_pages
 from tests.doc_lines import FENCE, ROOT, faults, page_faults, pages
 
@@ -58,7 +60,8 @@ $ neocpu oracle info
 neocpu predict runs/a new.csv --out s.csv && echo done
 neocpu checkpoint show|digits FILE...
 ```
-Between backticks: `neocpu init DATA… [--out DIR]`, `training.patience`, `training.patients`,
+Between backticks: `neocpu init DATA… [--out DIR]`, `training.patience = 3`, `training.patients`,
+`data.trains = "x"`,
 `neocpu
 train tiny --kernels fast`, `neocpu models a b`.
 ```toml
@@ -79,6 +82,7 @@ def test_lines_that_neocpu_does_not_understand_are_found() -> None:
         "more arguments than it takes: b",
         "no key optimizer.sparse.rate",
         "no key training.patients",
+        "no key data.trains",
     )
     found = faults(STALE)
     assert len(found) == len(faults_of_each), found
@@ -90,6 +94,15 @@ def test_neocpu_understands_every_line_that_the_pages_show() -> None:
     assert len(pages()) > 30
     found = {str(page.relative_to(ROOT)): page_faults(page) for page in pages()}
     assert {page: lines for page, lines in found.items() if lines} == {}
+
+
+def test_the_keys_that_turn_on_a_published_system_go_together() -> None:
+    text = (ROOT / "docs" / "systems.md").read_text()
+    rows = [re.findall(r"`([a-z_.]+) = ([^`]+)`", line) for line in text.splitlines()]
+    settings = [[f"{key}={value}" for key, value in row] for row in rows if row]
+    assert len(settings) > 20
+    for keys in settings:
+        load("tiny", keys)
 
 
 def test_the_page_of_commands_has_all_of_them_in_the_groups_of_the_help() -> None:
