@@ -117,6 +117,10 @@ ema = 0.9
 clip_norm = 2.0
 [optimizer.sparse]
 name = "adam_with_cowclip"
+[optimizer.shampoo]
+every = 3
+momentum = 0.5
+nesterov = true
 [optimizer.scaling]
 rule = "cowclip"
 base_batch_size = 32

@@ -43,6 +43,7 @@ from neocpu.tables.kinds.qr import QrKeys
 from neocpu.tables.kinds.tt import TtKeys
 from neocpu.tables.kinds.unified import UnifiedKeys
 from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL, Schedule, SparseOptimizer
+from neocpu.tables.specs.shampoo import ShampooKeys
 from neocpu.tables.specs.specs import TableKeys
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.config import config as configs
@@ -91,6 +92,16 @@ VALUES: dict[type, Values] = {
         "decay_steps": (3,),
         "decay_power": (1, 3),
         "end_learning_rate": (0.001,),
+    },
+    ShampooKeys: {
+        "every": (1, 2, 3),
+        "start": (1, 3),
+        "max_preconditioner_dim": (4, 7),
+        "merge_dims": (13,),
+        "sides": (1,),
+        "beta2": (0.9,),
+        "epsilon": (1e-6,),
+        "momentum": (0.5,),
     },
     HashKeys: {
         "hash_rows": (2, 7),
@@ -306,6 +317,9 @@ class Drawing:
             self.add(lambda: some_keys(chance, WiresConfig, "wires.", 0.5))
         if chance.random() < 0.3:
             self.add(self._groups)
+        # the last to be drawn, so that seeds keep the other keys that they had before it was
+        if chance.random() < 0.25:
+            self.add(lambda: some_keys(chance, ShampooKeys, "optimizer.shampoo.", 0.6))
         return Drawn(self.seed, self.keys, day, bound)
 
     def _training(self) -> Keys:

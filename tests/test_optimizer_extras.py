@@ -12,6 +12,7 @@ from tower_runs import DENSE, STEPS, batch_of, settings, train
 
 from neocpu.cli import run as command
 from neocpu.core.errors import ConfigError
+from neocpu.kernels.numbers.squares import PIECE, square_sum
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
@@ -23,7 +24,7 @@ from neocpu.train.before.plans import make_plan
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.gradient_norm import PIECE, DenseGradient, GradientClip, square_sum
+from neocpu.train.step.gradient_norm import DenseGradient, GradientClip
 from neocpu.train.step.world import World, build
 from neocpu.train.watch.results import RunReport
 from tests.small_run import ROWS, config_of

@@ -173,7 +173,7 @@ def scorer_entries(
     """The arrays of the file."""
     arrays = []
     for number, tensor in enumerate(file.tensors):
-        if not tensor.table:
+        if tensor.parameter:
             shape = (tensor.rows, *dict(tensor.fields)["value"])
             parts = field_parts(file, number, file.dense_field)
             arrays.append(Entry(tensor.name, "<f4", shape, parts))

@@ -184,7 +184,7 @@ class TrainedModel:
             self.dense = {
                 tensor.name.removeprefix("dense/"): file.field(number, "value")
                 for number, tensor in enumerate(file.tensors)
-                if tensor.name.startswith("dense/")
+                if tensor.parameter
             }
             composition = self.config.layout(file.dense_features).composition
         full = {table.spec.name for table in self.config.kinds if table.kind == FULL}

@@ -78,7 +78,7 @@ def _rows(file: CheckpointFile, table: StoredTable) -> Iterator[Elements]:
 
 
 def _dense_numbers(file: CheckpointFile) -> list[int]:
-    return [number for number, tensor in enumerate(file.tensors) if not tensor.table]
+    return [number for number, tensor in enumerate(file.tensors) if tensor.parameter]
 
 
 def _dense_entry(file: CheckpointFile, number: int, program: str) -> Entry:

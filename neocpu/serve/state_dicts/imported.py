@@ -314,6 +314,11 @@ def _refuse_features(names: Names, config: Config, source: Path) -> None:
                 f"tables.{spec.name}.format: {spec.format} would round what is imported; import it "
                 "as fp32"
             )
+    if config.optimizer.shampoo.every:
+        raise ConfigError(
+            f"{source}: brings no factors of optimizer.shampoo; leave that out, and set it in a "
+            "run that starts from the import (training.init_from)"
+        )
     if config.model.towers or (config.model.diagonal and names.program == "torchrec"):
         raise ConfigError(
             f"{source}: has neither towers nor, from TorchRec, a diagonal; leave model.towers and "

@@ -4,7 +4,7 @@ Runs of parameters may have rates of their own (`optimizer_groups.py`), and besi
 rule a moving average of the parameters may be kept, which is what is then evaluated.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -25,6 +25,7 @@ class DenseOptimizer:
     ema : beta of the average of the parameters (0: there is none), which starts at what they are
         now.
     state : attribute, name as torch has it -> f32[P]; the average among them.
+    factors : attribute, what else is part of the state: name -> fields of a tensor, "value" first.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class DenseOptimizer:
             )
             for name in rule.element_state
         }
+        self.factors: dict[str, Mapping[str, Floats]] = {}
         self._ema = np.float32(ema)
         # of the fp64 difference: 1 - fl(ema) would be another number
         self._rest = np.float32(1.0 - ema)
@@ -64,11 +66,21 @@ class DenseOptimizer:
         from 1.
         """
         first, end, _ = span.indices(self.parameters.size)
+        for run in self._runs_in(first, end):
+            own = slice(run.first, run.end)
+            self._update(gradient[run.first - first : run.end - first], run.optimizer, step, own)
+            self._follow(own)
+
+    def _runs_in(self, first: int, end: int) -> Iterator[ParameterRun]:
+        """The runs, as far as they are of parameters [first, end)."""
         for run in self._runs:
             lo = max(first, run.first)
             hi = min(end, run.end)
             if lo < hi:
-                self._update(gradient[lo - first : hi - first], run.optimizer, step, slice(lo, hi))
+                yield run._replace(first=lo, end=hi)
+
+    def gather(self) -> None:
+        """Bring `factors` up to date on all ranks. Collective, where ranks share their work."""
 
     def _update(self, gradient: Floats, optimizer: SparseOptimizer, step: int, span: slice) -> None:
         """One update of parameters that have one optimizer."""
@@ -82,11 +94,15 @@ class DenseOptimizer:
         rule = self.optimizer.rule
         states = rule.element_record(*(self.state[name][span] for name in rule.element_state))
         elementwise(rule)(parameters, states, scratch, optimizer.hyper(step))
+
+    def _follow(self, span: slice) -> None:
+        """Let the average follow parameters that were updated."""
         if self._ema:
+            scratch = self._scratch[span]
             average = self.state[AVERAGE][span]
             # three rounded operations in this order (docs/arithmetic.md §5): a fused one has other
             # bits
-            np.multiply(parameters, self._rest, out=scratch)
+            np.multiply(self.parameters[span], self._rest, out=scratch)
             average *= self._ema
             average += scratch
 

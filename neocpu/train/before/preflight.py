@@ -19,6 +19,7 @@ from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.work import TableArrays, rectangles_of
 from neocpu.tables.embedding.marks import pages_of
+from neocpu.tables.specs.shampoo import factor_bytes
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.before.plans import workload
 from neocpu.train.config.config import Config
@@ -221,11 +222,14 @@ def check_memory(
 
 
 def dense_bytes(config: Config, dense_features: int) -> int:
-    """Bytes of the dense parameters, their optimizer's state and their average, if there is one."""
+    """Bytes of the dense parameters, their optimizer's state and their average, if there is one,
+    and of Shampoo's factors.
+    """
     layout = config.layout(dense_features)
     # the average is one more array of the same size
     arrays = 1 + config.optimizer.dense.state_floats[0] + bool(config.eval.ema)
-    return 4 * layout.parameters * arrays
+    factors = factor_bytes(dict(layout.tensors()), config.optimizer.shampoo)
+    return 4 * layout.parameters * arrays + factors
 
 
 def checkpoint_needs(

@@ -182,6 +182,9 @@ def _dense(
     rules = before.optimizer.dense, config.optimizer.dense
     with_state = config.training.init_state and same_rule(*rules)
     _say_states(account, "dense parameters", rules, config.training.init_state)
+    if world.dense.factors:
+        # gathered in other steps, of blocks that the layers at hand perhaps do not have
+        account.fresh.append("factors of optimizer.shampoo")
     old_names = file.data().get("dense")
     present = {tensor.name: number for number, tensor in enumerate(file.tensors)}
     for name, fields in dense_fields(world).items():
@@ -229,7 +232,7 @@ def _copy(
     columns : that both have, here and there (None: all).
     """
     for name, values in fields.items():
-        if name == AVERAGE or (name != "value" and not with_state):
+        if name == AVERAGE or (name != "value" and not (with_state and name in stored)):
             continue
         if columns is None or values.ndim == 1:
             values[:] = stored[name]

@@ -308,7 +308,7 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
         raise ConfigError(f"{config.source}: {error}") from error
     moving = [parts.table for parts in config.compositions if parts.dynamic is not None]
     cached = [table.name for table, where in zip(config.tables, placements) if where != "hbm"]
-    whole = not (config.parallel.towers or config.search.supernet)
+    whole = not (config.parallel.towers or config.search.supernet or config.optimizer.shampoo.every)
     if why := config.checkpoint.parity_fault(moving, cached, whole):
         raise reader.wrong("checkpoint.parity", why)
     narrow = any(table.cache_format for table in config.tables)
@@ -350,8 +350,8 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         # neocpu 0.1.0 accepted values with which nothing is learnt; its runs can be read
         for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
-    for key, why in config.optimizer.scaling.faults(config.optimizer.dense):
-        raise reader.wrong(f"optimizer.scaling.{key}", why)
+    for key, why in config.optimizer.faults(config.parallel.towers):
+        raise reader.wrong(f"optimizer.{key}", why)
     if config.eval.ema >= 1:
         raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
     try:

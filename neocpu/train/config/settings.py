@@ -17,6 +17,7 @@ from neocpu.parallel.sharding.plan import PlanSpec
 from neocpu.tables.specs.batch_scaling import BatchScaling
 from neocpu.tables.specs.optimizer_groups import OptimizerGroup, header_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.shampoo import ShampooKeys
 
 # more than any machine has cores for one rank
 MOST_THREADS = 1024
@@ -35,7 +36,8 @@ class OptimizerConfig:
     groups : tables and dense parameters with rates of their own, by the name of the group.
     scaling : how rates follow from those of a smaller batch. clip_norm : the gradient of all dense
     parameters together is scaled down to this norm where it is longer (0: not); rows of tables have
-    rules that clip them (docs/large-batches.md).
+    rules that clip them (docs/large-batches.md). shampoo : of the dense rule's steps in other
+    directions.
     """
 
     sparse: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(learning_rate=0.04))
@@ -43,6 +45,16 @@ class OptimizerConfig:
     groups: Mapping[str, OptimizerGroup] = field(default_factory=dict)
     scaling: BatchScaling = field(default_factory=BatchScaling)
     clip_norm: float = 0.0
+    shampoo: ShampooKeys = field(default_factory=ShampooKeys)
+
+    def faults(self, towers: bool) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong with it) of the tables in this section; towers : do they run on their
+        nodes?
+        """
+        for key, why in self.scaling.faults(self.dense):
+            yield f"scaling.{key}", why
+        for key, why in self.shampoo.faults(towers):
+            yield f"shampoo.{key}", why
 
     def header(self) -> dict[str, object]:
         """What decides the bits; keys that are not used are left out."""
@@ -54,6 +66,8 @@ class OptimizerConfig:
         # left out where it is not set, so that digests of older configs stay
         if self.clip_norm:
             header["clip_norm"] = self.clip_norm
+        if self.shampoo.every:
+            header["shampoo"] = self.shampoo.header()
         return header
 
 
@@ -243,7 +257,7 @@ class CheckpointConfig:
         """Why there can be no parity; "": there can, or there is to be none.
 
         moving, cached : tables whose rows move in training, and whose rows are in caches. whole :
-        has every rank the whole model?
+        has every rank the whole model, and its optimizer's states?
         """
         if not self.parity:
             return ""
@@ -252,7 +266,8 @@ class CheckpointConfig:
                 return f"rows of table {names[0]!r} {what}; leave it out"
         if not whole:
             return (
-                "parallel.towers and a search have parameters that not every rank has; leave it out"
+                "with parallel.towers, a search or optimizer.shampoo not every rank has all that "
+                "is to be kept; leave it out"
             )
         return ""
 

@@ -302,7 +302,7 @@ class Remains:
         model = model_of(config, splits.dense_features)
         # a world that can be saved, and takes no step
         embedding = SimpleNamespace(tbe=RowsLeft(here.local(comm.rank), list(sources.values())))
-        dense = dense_optimizer(config, model)
+        dense = dense_optimizer(config, model, comm)
         world = World(config, comm, here, model, cast(Any, embedding), dense, step=cast(Any, None))
         data = take_note(world, note)
         kept = config.checkpoint

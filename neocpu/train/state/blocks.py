@@ -20,6 +20,7 @@ from neocpu.core.formats import table_format
 from neocpu.core.types import Elements, Ints, JsonObject
 
 # part of the digest: another size would give other hashes
+FACTORS = "shampoo."  # tensors of a dense optimizer that are no parameters begin so
 BLOCK = 4096
 STATE_VERSION = 1
 F32 = NDArray[np.float32]
@@ -49,6 +50,11 @@ class Tensor:
     def table(self) -> bool:
         """Whether this is a table, not a dense parameter."""
         return self.name.startswith("tables/")
+
+    @property
+    def parameter(self) -> bool:
+        """Whether this is a dense parameter, not what an optimizer knows of one."""
+        return not (self.table or self.name.removeprefix("dense/").startswith(FACTORS))
 
     @property
     def coded(self) -> bool:

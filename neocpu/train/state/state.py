@@ -329,19 +329,21 @@ def dense_fields(world: Trained) -> dict[str, dict[str, F32]]:
 
 
 def replicated_fields(world: Trained) -> dict[str, Mapping[str, F32]]:
-    """What every rank has whole: the fields of dense parameters, and copies of what says where the
-    rows of tables are that move. Collective where there are such tables.
+    """What every rank has whole: the fields of dense parameters, copies of what says where the rows
+    of tables are that move, and the factors of the dense optimizer. Collective where there are such
+    tables.
     """
     moving = {} if world.dynamic is None else world.dynamic.fields()
-    return dense_fields(world) | moving
+    return dense_fields(world) | moving | world.dense.factors
 
 
 def state_of(world: Trained, quantize: str = "") -> State:
-    """The state of a run; quantize : as for `State`. Collective where towers run on
-    their nodes.
+    """The state of a run; quantize : as for `State`. Collective where towers run on their nodes,
+    and where ranks share the dense optimizer's work.
     """
     if world.towers is not None:
         world.towers.gather(world.dense)
+    world.dense.gather()
     optimizer = world.config.optimizer.sparse
     seed = world.config.training.seed
     tables = world.plan.tables

@@ -17,37 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Floats
+from neocpu.kernels.numbers.squares import pair_sum, square_sum
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.step.turn import DenseGradient
 
 Doubles = NDArray[np.float64]
-PIECE = 1 << 15  # elements, a power of two: subtrees of so many stay in the cache
-
-
-def square_sum(gradient: Floats) -> float:
-    """Sum of squares of a flat gradient f32[n] in fp64, over the binary tree."""
-    whole = gradient.size // PIECE * PIECE
-    sums = [_tree(piece) for piece in gradient[:whole].reshape(-1, PIECE)]
-    if whole < gradient.size:
-        sums.append(_tree(gradient[whole:]))
-    return _climb(np.array(sums, np.float64))
-
-
-def _tree(x: Floats) -> float:
-    """Sum of squares of up to PIECE elements."""
-    wide = x.astype(np.float64)
-    # the product of two fp32 numbers is exact in fp64
-    wide *= wide
-    return _climb(wide)
-
-
-def _climb(level: Doubles) -> float:
-    """Root of the tree over numbers f64[n], which absent zeros do not change."""
-    while level.size > 1:
-        pairs = level[:-1:2] + level[1::2]
-        # x + 0 is x, so an odd number goes up as it is
-        level = pairs if level.size % 2 == 0 else np.append(pairs, level[-1])
-    return float(level[0]) if level.size else 0.0
 
 
 def pooled_norm(gradient: Floats, leaves: Sequence[int], comm: Comm) -> float:
@@ -62,7 +36,7 @@ def pooled_norm(gradient: Floats, leaves: Sequence[int], comm: Comm) -> float:
     comm.allgatherv(np.array([squares.size], np.int64), sizes, np.ones(comm.size, np.int64), "log")
     all_squares = np.empty(int(sizes.sum()))
     comm.allgatherv(squares, all_squares, sizes, "log")
-    return math.sqrt(_climb(all_squares))
+    return math.sqrt(pair_sum(all_squares))
 
 
 class GradientNorm:

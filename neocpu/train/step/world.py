@@ -103,7 +103,7 @@ def build(
         lasting=lasting,
     )
     embedding, towers = _embedding(config, env, model)
-    dense = dense_optimizer(config, model)
+    dense = dense_optimizer(config, model, comm)
     of_table = config.table_optimizers()
     shards = plan.local(comm.rank)
     embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])
@@ -122,10 +122,16 @@ def build(
     )
 
 
-def dense_optimizer(config: Config, model: Dlrm) -> DenseOptimizer:
+def dense_optimizer(config: Config, model: Dlrm, comm: Comm) -> DenseOptimizer:
     """What trains the parameters of the model."""
     rates = config.optimizer
     runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
+    if rates.shampoo.every:
+        from neocpu.train.step.shampoo import Shampoo
+
+        shapes = dict(model.layout.tensors())
+        options = (rates.shampoo, rates.dense, model.flat, runs, config.eval.ema)
+        return Shampoo(comm, shapes, *options)
     return DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
 
 
