@@ -54,6 +54,10 @@ RESULTS: dict[str, Any] = {
         lesson["apart"]["hash"] < lesson["apart"]["quotient + remainder"] == 10_000
         and lesson["errors"]["quotient * remainder"][-1][1] < lesson["errors"]["hash"][-1][1]
     ),
+    "13_preconditioner": lambda lesson: (
+        lesson["ends"]["across the axes", "Shampoo"]
+        < 1e-6 * lesson["ends"]["across the axes", "AdaGrad"]
+    ),
 }
 
 

@@ -214,6 +214,7 @@ ALL = (
     "optimizer.clip_norm=0.5",
     "eval.ema=0.5",
 )
+TWO_LEVELS = "parallel.alltoall=two_level"
 ADAMW = 'optimizer.dense={ name="adam", weight_decay=0.01, weight_decay_mode="decoupled" }'
 
 
@@ -226,9 +227,9 @@ def test_one_digest_over_ranks_and_pipelines(rule: str, mode: str) -> None:
     sets = (FLAT, *ALL, decay, f"optimizer.dense.name={rule}")
     expected = digest_of(sets, ["table_wise"] * 3, SingleComm())
     for ranks, pipeline in ((2, "full"), (3, "off"), (4, "full"), (8, "input")):
-        more = (*sets, f"training.pipeline={pipeline}", "training.bucket_bytes=0")
+        more = (*sets, f"training.pipeline={pipeline}", "training.bucket_bytes=0", TWO_LEVELS)
         body = partial(digest_of, more, ["row_wise", "column_wise", "data_parallel"])
-        assert run_threads(ranks, body) == [expected] * ranks, (ranks, pipeline)
+        assert run_threads(ranks, body, ranks_per_node=2) == [expected] * ranks, (ranks, pipeline)
 
 
 @pytest.mark.parametrize("rule", ["sgd", "momentum_sgd", "adagrad", "adam"])

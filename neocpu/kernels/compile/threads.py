@@ -7,7 +7,8 @@ not.
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numba
 
@@ -35,6 +36,19 @@ def use_threads(count: int) -> int:
     count = max(1, min(count, started))
     numba.set_num_threads(count)
     return count
+
+
+@contextmanager
+def one_thread(small: bool = True) -> Iterator[None]:
+    """The calling thread's parallel kernels use one thread within the block, if their work is
+    small: then waking the others, and waiting for them, takes longer than they save.
+    """
+    before = thread_count()
+    use_threads(1 if small else before)
+    try:
+        yield
+    finally:
+        use_threads(before)
 
 
 def bind_threads(cores: Sequence[int]) -> bool:

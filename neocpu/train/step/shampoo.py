@@ -17,6 +17,7 @@ import numpy as np
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.types import Floats
+from neocpu.kernels.compile.threads import one_thread
 from neocpu.kernels.dense import shampoo
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
@@ -29,6 +30,7 @@ MOMENTUM = "shampoo_momentum"  # among the states
 # what a rule knows of the gradients before, which then take the place of the gradient
 MEANS = {"momentum_sgd": "momentum_buffer", "adam": "exp_avg"}
 FIELDS = ("value", "root")  # of a factor
+SMALL = 128  # rows and columns of blocks whose products one thread makes
 NONE = np.empty((0, 0), np.float32)
 
 
@@ -97,7 +99,8 @@ class Shampoo(DenseOptimizer):
             self._decay_gradient(step, first, end)
             for block in shared.of_rank(self._comm.rank):
                 g = _part(self._gradient, block)
-                shampoo.accumulate(g, self._keys.beta2, *self._factors(block, "value"))
+                with one_thread(max(block.size) <= SMALL):
+                    shampoo.accumulate(g, self._keys.beta2, *self._factors(block, "value"))
             if step < self._keys.first and not self._keys.momentum:
                 # the rule itself, to the bit
                 super().step(gradient, step, span)
@@ -222,11 +225,13 @@ class Shampoo(DenseOptimizer):
         name = MEANS.get(self.optimizer.rule.name)
         means = self.state[name] if name else self._gradient
         for block in shared.of_rank(self._comm.rank):
-            if new_roots:
-                self._take_roots(block, step)
-            grafted = _part(self._step, block)
             out = np.empty(block.size, np.float32)
-            shampoo.direction(_part(means, block), *self._factors(block, "root"), grafted, out)
+            f = _part(means, block)
+            with one_thread(max(block.size) <= SMALL):
+                if new_roots:
+                    self._take_roots(block, step)
+                roots = self._factors(block, "root")
+                shampoo.direction(f, *roots, _part(self._step, block), out)
             _view(self._step, block)[...] = out
         if self._comm.size > 1:
             steps = [[_view(self._step, block)] for block in shared.blocks]
