@@ -1,5 +1,6 @@
 """Does Shampoo go where its formulas say, to the bit as its twins, on any ranks?"""
 
+import json
 import math
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shampoo_golden import CASES, DIM, FILE, RATE, SHAPES, START
+from shampoo_golden import EVERY as EVERY_OTHER
+from shampoo_golden import gradients as golden_gradients
 from test_gemm import assert_same
 from test_optimizer_extras import FLAT, alone, digest_of, parameters
 
@@ -265,6 +269,23 @@ def test_a_step_is_as_long_as_that_of_the_rule(rule, options, length):
     u, _, v = np.linalg.svd(g.astype(np.float64), full_matrices=False)
     expected = -u @ v * length(g) / math.sqrt(6)
     assert np.allclose(moved, expected, atol=2e-3 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_those_of_the_public_reference(name: str) -> None:
+    case = CASES[name]
+    sizes = {key: math.prod(shape) for key, shape in SHAPES.items()}
+    parameters = np.ones(sum(sizes.values()), np.float32)
+    keys = ShampooKeys(every=EVERY_OTHER, start=START, max_preconditioner_dim=DIM, **case.keys)
+    optimizer = SparseOptimizer(learning_rate=RATE, **case.rule)
+    trained = Shampoo(SingleComm(), SHAPES, keys, optimizer, parameters)
+    for number, step in enumerate(golden_gradients(), 1):
+        trained.step(np.concatenate([g.reshape(-1) for g in step.values()]), number)
+    expected = json.loads(FILE.read_text())["parameters"][name]
+    ends = np.split(parameters, np.cumsum([*sizes.values()])[:-1])
+    for key, own in zip(SHAPES, ends):
+        # steps are of about RATE; the smallest ridges differ, and roots are fp32 there too
+        assert np.abs(own - np.array(expected[key])).max() < 2e-3 * RATE, key
 
 
 def test_momentum_is_of_the_steps_and_nesterov_looks_ahead():
