@@ -28,8 +28,8 @@ RATE = 0.05
 class Golden(NamedTuple):
     """A case: the grafted rule there, and what else differs.
 
-    grafting, options : the reference's config, and its options. rule, keys : ours of optimizer.dense
-    and optimizer.shampoo.
+    grafting, options : the reference's config, and its options. rule, keys : ours, of
+    optimizer.dense and optimizer.shampoo.
     """
 
     grafting: tuple[str, dict[str, Any]]
