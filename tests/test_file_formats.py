@@ -216,6 +216,9 @@ def test_files_that_are_not_read_say_what_to_do(tmp_path):
         ("log.csv", "click,age\n1,2\n".encode("utf-16-le"), "column"),
     ):
         assert words in faulty(tmp_path, name, content)
+    half = "click,age\n1,2\n".encode("utf-16")[:-1]
+    tree = {"label": {"column": "click"}, "dense": [{"columns": ["age"], "kind": "float"}]}
+    assert "is not text in the encoding utf-16" in faulty(tmp_path, "log.csv", half, tree)
     (tmp_path / "empty").mkdir()
     for path, words in (("empty", "a folder without any log"), ("part-*.csv", "no file fits it")):
         with pytest.raises(DataError, match=words):

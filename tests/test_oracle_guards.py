@@ -83,6 +83,9 @@ def test_what_a_kernel_does_beside_its_answer_fails_by_name(
     (outcome,) = report.failures
     effects = [v for v in outcome.verdicts if v.output == place and v.mistakes]
     assert effects and effects[0].message.startswith(message), str(report)
+    assert bool(effects[0].wrong) != message.startswith("wrote"), (
+        "elements of an output are counted"
+    )
     name = effects[0].mistakes[0].name
     assert any(name in finding.diagnosis.names for finding in report.findings), str(report)
     with pytest.raises(AssertionError, match=message.partition(":")[0]):

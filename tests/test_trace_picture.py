@@ -10,6 +10,7 @@ from neocpu.parallel.transport.timeline import ExchangeSpan, StageSpan, TracedSt
 from neocpu.plan.simulation.chrome_trace import document
 from neocpu.plan.simulation.trace_picture import BACKWARD, COLOURS, OTHER, Panel, colour, trace_svg
 from neocpu.train.watch.trace_events import RankSpans, trace_events
+from tests import recorded
 
 SPACE = "{http://www.w3.org/2000/svg}"
 
@@ -40,7 +41,9 @@ def test_panels_share_a_scale() -> None:
         Panel("slow", trace(1.0), [0], (1, 2)),
         Panel("fast", trace(0.5), [0, 1], (1, 2)),
     ]
-    drawn = ElementTree.fromstring(trace_svg(panels, "A step", "made up"))
+    picture = trace_svg(panels, "A step", "made up")
+    recorded.check("picture of steps", recorded.lines_of(picture))
+    drawn = ElementTree.fromstring(picture)
     widths = [
         float(box.get("width", "0"))
         for box in drawn.findall(f"{SPACE}rect")
