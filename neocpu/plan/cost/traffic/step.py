@@ -42,6 +42,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.core.errors import PlanError
 from neocpu.core.trees import aligned_nodes, rank_leaves
 from neocpu.core.types import Ints
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
@@ -81,7 +82,15 @@ class StepShape:
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
-    """The calls of one training step, in their order. Raises KeyError for an unknown route."""
+    """The calls of one training step, in their order.
+
+    Raises KeyError for an unknown route, PlanError for a plan of several replica groups.
+    """
+    if plan.replica_groups > 1:
+        raise PlanError(
+            f"the traffic of {plan.replica_groups} replica groups is not foretold; count it in a "
+            "run (run.json), or ask about one group"
+        )
     rectangles = ShardColumns.of(plan)
     dense = dense_traffic(plan.ranks, step)
     # nothing of the embedding leaves the rank, not even to itself
