@@ -9,6 +9,7 @@ import pytest
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
+from neocpu.parallel.embeddings.grouped import GroupedEmbedding
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.routes import ROUTES
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
@@ -56,6 +57,7 @@ MIXED = (
 LAMB = SparseOptimizer("partial_rowwise_lamb", learning_rate=0.05, max_norm=0.5)
 ADAGRAD = SparseOptimizer("exact_rowwise_adagrad", learning_rate=0.05)
 SGD = SparseOptimizer("exact_sgd", learning_rate=0.05)
+COUNTER = SparseOptimizer("exact_rowwise_adagrad_with_counter", learning_rate=0.05)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Case:
     unique_rows: str = "off"
     top: tuple[int, ...] = (1,)
     wires: WireSpecs = FP32
+    replica_groups: int = 1
 
     @property
     def plan(self) -> Plan:
@@ -83,7 +86,9 @@ class Case:
             return Plan(self.tables, by_hand, self.shards, self.ranks, self.ranks).check()
         schemes = [self.schemes[t % len(self.schemes)] for t in range(len(self.tables))]
         ranks_per_node = min(self.ranks_per_node, self.ranks)
-        return place(self.tables, schemes, self.ranks, ranks_per_node)
+        ranks = self.ranks // self.replica_groups
+        of_group = place(self.tables, schemes, ranks, min(ranks_per_node, ranks))
+        return of_group.in_groups(self.replica_groups, ranks_per_node)
 
     @property
     def kjt(self) -> KJT:
@@ -125,12 +130,16 @@ def rank_batch(comm: Comm, case: Case) -> Samples:
 class Recorder(Traffic):
     """Traffic that remembers every call: (verb, bytes to each rank)."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 0) -> None:
         super().__init__()
+        self.ranks = ranks
         self.log: list[tuple[str, np.ndarray]] = []
 
     def add(self, verb: str, links: np.ndarray, ranks: np.ndarray, sizes: np.ndarray) -> None:
-        self.log.append((verb, sizes))
+        # of all ranks, whatever comm the call is made on
+        to_all = np.zeros(self.ranks or sizes.size, np.int64)
+        to_all[ranks] = sizes
+        self.log.append((verb, to_all))
         super().add(verb, links, ranks, sizes)
 
 
@@ -138,7 +147,7 @@ def train(
     comm: Comm, case: Case, pipeline: str = "off"
 ) -> tuple[list[tuple[str, np.ndarray]], dict]:
     """One training step; (this rank's calls, the traffic of all ranks)."""
-    comm.sent = Recorder()  # before queues share it
+    comm.sent = Recorder(case.ranks)  # before queues share it
     direct = comm
     if case.alltoall == "two_level":
         comm = two_level(comm)
@@ -154,7 +163,8 @@ def train(
         unique_rows=case.unique_rows,
         wires=case.wires,
     )
-    embedding = ShardedEmbedding(env)
+    grouped = case.plan.replica_groups > 1
+    embedding = GroupedEmbedding(env) if grouped else ShardedEmbedding(env)
     dense = DenseOptimizer(SGD, model.flat)
     wire = Wire.of(case.wires.dense, backward=True)
     step = TrainStep(model, embedding, dense, StepOptions(pipeline, wire=wire))
@@ -200,8 +210,10 @@ def expect(case: Case) -> None:
     if case.alltoall != "direct":
         return  # stages of calls under way together are made in an order of their own
     for rank, (log, _) in enumerate(counted):
-        assert [verb for verb, _ in log] == [call.verb for call in calls], case
-        for (_, sizes), call in zip(log, calls):
+        # ranks without rectangles have no copies to agree with
+        own = [call for call in calls if call.source is None or rank in call.source]
+        assert [verb for verb, _ in log] == [call.verb for call in own], case
+        for (_, sizes), call in zip(log, own):
             predicted = call.matrix(case.ranks)[rank]
             assert np.array_equal(sizes, predicted), (case, call.name, call.hop, rank)
 
@@ -248,6 +260,15 @@ def test_compressed_wires(wires: WireSpecs) -> None:
 
 def test_every_route_has_its_prediction() -> None:
     assert set(ROUTE_CALLS) == set(ROUTES)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_replica_groups(ranks: int) -> None:
+    for groups in {2, ranks}:
+        for scheme in ("row_wise", "table_wise", "column_wise"):
+            expect(Case((scheme,), ranks, 2, replica_groups=groups))
+        case = Case(MIXED, ranks, 1, "two_level", WEIGHTED, replica_groups=groups)
+        expect(replace(case, optimizer=COUNTER, unique_rows="on"))
 
 
 @pytest.mark.parametrize("scheme", ["column_wise", "grid_shard", "table_column_wise"])

@@ -76,10 +76,12 @@ class Plan:
     @cached_property
     def group(self) -> "Plan":
         """The plan of the first replica group for its ranks alone."""
-        ranks = self.group_ranks
-        shards = tuple(shard for shard in self.shards if shard.rank < ranks)
-        per_node = min(self.ranks_per_node, ranks)
-        return replace(self, shards=shards, ranks=ranks, ranks_per_node=per_node, replica_groups=1)
+        if self.replica_groups == 1:
+            return self
+        size = self.group_ranks
+        shards = tuple(shard for shard in self.shards if shard.rank < size)
+        node = min(self.ranks_per_node, size)
+        return replace(self, shards=shards, ranks=size, ranks_per_node=node, replica_groups=1)
 
     def in_groups(self, groups: int, ranks_per_node: int) -> "Plan":
         """The plan of so many replica groups, each with as many ranks and the rectangles of this
@@ -98,8 +100,6 @@ class Plan:
         if self.replicated(table):
             return rank == other
         return rank // self.group_ranks == other // self.group_ranks
-
-    # ---- checks ----
 
     def check(self) -> "Plan":
         """Return self, or raise PlanError naming the table and the gap, overlap or bad cut."""

@@ -18,6 +18,7 @@ from neocpu.parallel.sharding.plan import (
     PlanSpec,
     choose_schemes,
     is_plan_file,
+    ranks_of_group,
 )
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.work import Wires, Workload
@@ -113,18 +114,18 @@ def _plan_of_groups(
 
     fixed : as of `_planned`.
     """
-    from neocpu.plan.cost.links import Layout
-
     node_ranks = min(per_node or ranks, ranks)
-    layout = Layout.of_run(ranks, node_ranks, config.parallel.route, groups)
     of_group = work.of_group(config.tables, groups)
     if plans_in_seconds(config):
+        from neocpu.plan.cost.links import Layout
+
+        layout = Layout.of_run(ranks, node_ranks, config.parallel.route, groups)
         plan = _planned(config, layout, of_group, spec, fixed)
     else:
+        group_ranks = ranks_of_group(ranks, node_ranks, groups)
+        group_node = min(node_ranks, group_ranks)
         budget = config.parallel.memory or None
-        plan = auto.make_plan(
-            config.tables, spec, layout.ranks, layout.ranks_per_node, of_group, budget, fixed
-        )
+        plan = auto.make_plan(config.tables, spec, group_ranks, group_node, of_group, budget, fixed)
     return plan if groups == 1 else plan.in_groups(groups, node_ranks)
 
 

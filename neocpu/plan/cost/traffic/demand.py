@@ -7,6 +7,7 @@ that is looked up n times, each row alike, has h (1 - (1 - 1/H)^n) unique rows a
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Protocol, TypeAlias
 
@@ -42,6 +43,9 @@ class Demand(Protocol):
 
         unique_rows : one of `wire_formats.UNIQUE_ROWS`; with "off" a word for each lookup.
         """
+
+    def of_ranks(self, first: int, end: int) -> "Demand":
+        """What the samples of ranks [first, end) look up, who are ranks from 0 on there."""
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
         """Unique rows of the batch in rows [lo, hi) of a table: [n]."""
@@ -85,6 +89,15 @@ class CountedDemand:
             for keys in self._keys
         ]
         self._anywhere = [np.unique(np.concatenate([empty, *runs])) for runs in self._unique]
+
+    def of_ranks(self, first: int, end: int) -> "CountedDemand":
+        """That of the samples of some ranks."""
+        some = copy(self)
+        some._ranks = end - first
+        some._rows = [runs[first:end] for runs in self._rows]
+        some._unique = [runs[first:end] for runs in self._unique]
+        some._anywhere = [np.unique(np.concatenate(runs)) for runs in some._unique]
+        return some
 
     def lookups(self, rectangles: ShardColumns) -> Numbers:
         """Lookups that samples of rank s send to rank q's rectangles: i64[ranks, ranks]."""
@@ -163,6 +176,12 @@ class MeanDemand:
         measured = np.array([(distinct or {}).get(spec.name, np.nan) for spec in tables])
         lookups = self._per_sample * self._samples.sum()
         self._alike = alike_rows(lookups, self._rows.astype(np.float64), measured)
+
+    def of_ranks(self, first: int, end: int) -> "MeanDemand":
+        """That of the samples of some ranks; rows are looked up as by all of them."""
+        some = copy(self)
+        some._samples = self._samples[first:end]
+        return some
 
     def lookups(self, rectangles: ShardColumns) -> Numbers:
         """Lookups that samples of rank s send to rank q's rectangles: f64[ranks, ranks]."""

@@ -30,6 +30,9 @@ All go straight from rank to rank. W ranks, K entries of the receiver, b samples
     dense gather        f32, finished slices to all
     row scalars         f32, sums over columns of touched rows, for each phase that reads any
 
+Of several replica groups each makes these calls among its ranks, and further ones are in
+`groups.py`.
+
 Pooled output, gradients and dense slices are codes where the step has wires
 (`parallel/exchange/wire_formats.py`).
 
@@ -42,13 +45,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.errors import PlanError
 from neocpu.core.trees import aligned_nodes, rank_leaves
 from neocpu.core.types import Ints
 from neocpu.parallel.exchange.wire_formats import FP32, WireSpecs
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.traffic.collectives import Collective
 from neocpu.plan.cost.traffic.demand import Demand, Numbers, sample_cuts
+from neocpu.plan.cost.traffic.groups import copies_traffic, refusals, side_by_side
 from neocpu.plan.cost.traffic.routes import ROUTE_CALLS, groups_of
 from neocpu.plan.cost.traffic.shard_columns import ShardColumns
 
@@ -82,21 +85,44 @@ class StepShape:
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
-    """The calls of one training step, in their order.
-
-    Raises KeyError for an unknown route, PlanError for a plan of several replica groups.
-    """
-    if plan.replica_groups > 1:
-        raise PlanError(
-            f"the traffic of {plan.replica_groups} replica groups is not foretold; count it in a "
-            "run (run.json), or ask about one group"
-        )
-    rectangles = ShardColumns.of(plan)
+    """The calls of one training step, in their order. Raises KeyError for an unknown route."""
+    samples = np.diff(sample_cuts(plan.ranks, step.batch, step.leaves))
+    replicas = _replicas(plan, demand, step.counts)
     dense = dense_traffic(plan.ranks, step)
+    group = plan.group
+    rectangles = ShardColumns.of(group)
+    scalars = _row_scalars(group, step, demand, rectangles)
+    if plan.replica_groups == 1:
+        lookups = _lookups(plan, rectangles, samples, step, demand)
+        return (*lookups, *replicas, *dense, *scalars)
+    ranks = group.ranks
+    of_groups = [
+        _lookups(
+            group,
+            rectangles,
+            samples[first : first + ranks],
+            step,
+            demand.of_ranks(first, first + ranks),
+        )
+        for first in range(0, plan.ranks, ranks)
+    ]
+    return (
+        refusals(plan),
+        *side_by_side(of_groups, ranks),
+        *replicas,
+        *dense,
+        *copies_traffic(plan, demand, step.counts),
+        *side_by_side([scalars] * plan.replica_groups, ranks),
+    )
+
+
+def _lookups(
+    plan: Plan, rectangles: ShardColumns, samples: Ints, step: StepShape, demand: Demand
+) -> list[Collective]:
+    """The calls that take lookups to rectangles, vectors home and gradients back."""
     # nothing of the embedding leaves the rank, not even to itself
     if _alone(rectangles, step):
-        return tuple(dense)
-    samples = np.diff(sample_cuts(plan.ranks, step.batch, step.leaves))
+        return []
     words: list[Collective] = []
     gradients: list[Collective] = []
     if rectangles.parts.any():
@@ -107,17 +133,8 @@ def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collectiv
         gradients = gradients_of(groups_of(rectangles, samples, plan.ranks_per_node, back))
         words.append(_equal("further counts", plan.ranks, 2 * INDEX))
     pooled, pooled_gradients = _whole(rectangles, samples, step.wires)
-    replicas = _replicas(plan, demand, step.counts)
-    return (
-        *_input(plan, rectangles, samples, demand, step.unique_rows),
-        *pooled,
-        *words,
-        *pooled_gradients,
-        *gradients,
-        *replicas,
-        *dense,
-        *_row_scalars(plan, step, demand, rectangles),
-    )
+    lookups = _input(plan, rectangles, samples, demand, step.unique_rows)
+    return [*lookups, *pooled, *words, *pooled_gradients, *gradients]
 
 
 def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
