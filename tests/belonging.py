@@ -79,7 +79,7 @@ class TestMap:
         known = [test for name in names for test in executed.get(name, []) if test in self.all]
         known = [*dict.fromkeys(known)]
         if not function:
-            return [*known, *near, *({DEFAULTS} & self.all)]
+            return [*({DEFAULTS} & self.all), *known, *near]
         if not known:
             return near
         # what was written since they were recorded

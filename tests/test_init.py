@@ -217,6 +217,9 @@ def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
         (["1\t2", "3\t4"], ("\t", "", False)),
         (["y;t", '1;"a;b"', "0;c"], (";", '"', True)),
         (["x|y|z", "1|p|q"], ("|", "", True)),
+        # a name that is a value, too, is none, unless there are numbers below
+        (["a,b", "a,1", "b,c"], (",", '"', True)),
+        (["a,b", "a,x", "c,y"], (",", '"', False)),
     ],
 )
 def test_delimiter_quotes_and_header_are_guessed(lines, dialect):

@@ -12,7 +12,7 @@ from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS, SWITCHES, switches_for
 from tests import recorded
 from tests.oracle_cases import all_cases
-from tests.switch_examples import EXAMPLES, MEAN, ROWS, F, one
+from tests.switch_examples import EXAMPLES, MEAN, ROWS, F, many, one
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "semantics.md"
 
@@ -49,6 +49,17 @@ def test_a_switch_does_what_its_example_says(name: str) -> None:
     )
     answer = OPERATORS[op].run(inputs, options, "reference")[output]
     assert answer.size == len(right)
+
+
+def test_a_pruned_row_has_no_element() -> None:
+    """Two tables of two columns; the second bag looks up row 1 of the second one."""
+    tables = [[[1.0, 2.0]] * 3, [[3.0, 4.0]] * 2]
+    inputs = many(tables, [0, 1], [[[0, -1]], [[-1, 1]]])
+    op = OPERATORS["linear_index"]
+    truth = op.truth(inputs, op.complete({}))
+    answer = op.run(inputs, op.complete({}), "reference")
+    for name, expected in (("element", [0, -1, -1, 8]), ("row", [0, -1, -1, 4])):
+        assert numbers(truth[name]).tolist() == answer[name].tolist() == expected
 
 
 def test_stochastic_rounding_that_is_ignored_always_goes_to_the_nearest() -> None:
