@@ -24,6 +24,7 @@ DEFAULTS = "tests/test_public.py::test_defaults_are_those_that_were_recorded"
 TRUTHS = "tests/test_oracle_cases.py::test_the_truths_are_those_that_were_recorded"
 RECORDED = {
     "neocpu/core/": "tests/test_recorded.py",
+    "neocpu/oracle/cases/": "tests/test_oracle_cases.py::test_cases_are_the_same_for_ever",
     "neocpu/oracle/ops/": TRUTHS,
     "neocpu/oracle/truth/": TRUTHS,
     "neocpu/oracle/": "tests/test_oracle_reports.py",
@@ -78,14 +79,14 @@ class TestMap:
         names = [function, *users]
         known = [test for name in names for test in executed.get(name, []) if test in self.all]
         known = [*dict.fromkeys(known)]
+        kept = [test for test in near if "::" in test]
         if not function:
-            return [*({DEFAULTS} & self.all), *known, *near]
+            return [*dict.fromkeys([*({DEFAULTS} & self.all), *kept, *known, *near])]
         if not known:
             return near
         # what was written since they were recorded
         fresh = (test for test in self.all - self.recorded if test.partition("::")[0] in near)
-        held = (test for test in near if "::" in test and test not in known)
-        return [*known, *sorted(fresh), *held]
+        return [*dict.fromkeys([*known, *sorted(fresh), *kept])]
 
     def tests(self, file: str) -> list[str]:
         """Files of tests, the one that most probably sees a bug first."""
