@@ -10,6 +10,7 @@ from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.kernels.twins.codecs.small_floats import decode_rows, encode_rows, encode_rows_randomly
 from neocpu.oracle.ops.backward import BACKWARD, UNIQUE_GRADIENT
 from neocpu.oracle.ops.lookup import LOOKUP, WEIGHT_GRADIENT
+from neocpu.oracle.truth.chance import usual_error_of_additions
 from neocpu.oracle.truth.formats import (
     FORMATS,
     above,
@@ -23,6 +24,7 @@ from neocpu.oracle.truth.formats import (
 from neocpu.oracle.truth.hyper import Hyper
 from neocpu.oracle.truth.numbers import TINY, Bounded, U, gamma, product, settled, square_sum
 from neocpu.oracle.truth.sums import segment_sums
+from tests import recorded
 
 F = np.float32
 RNG = np.random.default_rng(3)
@@ -524,3 +526,20 @@ def test_products_in_any_order_are_within_their_bound() -> None:
     assert (np.abs(orders - exact) <= bound).all()
     ordinary = np.abs(np.log2([a, b, c])).max(axis=0) < 30
     assert ordinary.any() and (truth.error[ordinary] < 3e-7 * exact[ordinary]).all()
+
+
+def test_usual_errors_of_sums_are_those_that_were_recorded() -> None:
+    """Segments of 20, 10 and 370 terms; columns of any numbers, of like ones, of large ones, one
+    with NaN.
+    """
+    rng = np.random.default_rng(5)
+    terms = rng.standard_normal((400, 5))
+    terms[:, 1] = rng.integers(-2, 3, 400) / 4
+    terms[:, 2] *= 2.0 ** rng.integers(-20, 20, 400)
+    terms[100, 3] = np.nan
+    terms[:, 4] = np.abs(terms[:, 4])
+    starts = np.array([0, 20, 30, 400])
+    errors = [
+        (str(n), recorded.summary(usual_error_of_additions(terms, starts, n))) for n in (1, 3)
+    ]
+    recorded.check("usual errors of sums", errors)
