@@ -13,6 +13,7 @@ from tests import workers
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = "tests/executed.json.gz"
 MOST_FILES = 4  # of tests, for a file of the package
+FEW = 12  # tests of a function: those of its users in other files are asked, too
 MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
 # of the whole house: they look at texts of files, or at copies of the package
 LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
@@ -40,7 +41,8 @@ RECORDED = {
 class TestMap:
     """Which tests belong to a line of the package?
 
-    Those that run its function by the record of `executed.py`, or one of its file that names it.
+    Those that run its function by the record of `executed.py`, or one that names it: in its file,
+    and where these are few in those that import it.
     Where that has none, as of a kernel, and for a constant of a module beside those that run what
     reads it, files of tests: those that docs/map.md names or that have its name, then those from
     which the fewest imports lead to it; of equally near ones, those with words of its name, then
@@ -51,6 +53,7 @@ class TestMap:
 
     def __init__(self, root: Path) -> None:
         page = root / "docs" / "map.md"
+        self._root = root
         self._named = _named_in(page.read_text()) if page.exists() else {}
         paths = [*root.glob("neocpu/**/*.py"), *root.glob("tests/*.py")]
         self._files = {path.relative_to(root).as_posix() for path in paths}
@@ -74,10 +77,12 @@ class TestMap:
     def of_line(self, file: str, source: bytes, line: int) -> list[str]:
         """Tests of a line, or files of them, the one that most probably sees a bug first."""
         near = self.tests(file)
-        executed = self.executed.get(file, {})
-        function, users = function_at(source, line)
-        names = [function, *users]
-        known = [test for name in names for test in executed.get(name, []) if test in self.all]
+        function, names = function_at(source, line)
+        known = self._running(file, [function, *users_of(source, names)])
+        if len(known) < FEW:
+            for other in sorted(path for path in self._importers[file] if path in self.executed):
+                users = users_of((self._root / other).read_bytes(), names)
+                known += self._running(other, users)
         known = [*dict.fromkeys(known)]
         kept = [test for test in near if "::" in test]
         if not function:
@@ -87,6 +92,11 @@ class TestMap:
         # what was written since they were recorded
         fresh = (test for test in self.all - self.recorded if test.partition("::")[0] in near)
         return [*dict.fromkeys([*known, *sorted(fresh), *kept])]
+
+    def _running(self, file: str, functions: Sequence[str]) -> list[str]:
+        """Recorded tests of functions."""
+        executed = self.executed.get(file, {})
+        return [test for name in functions for test in executed.get(name, []) if test in self.all]
 
     def tests(self, file: str) -> list[str]:
         """Files of tests, the one that most probably sees a bug first."""
@@ -173,34 +183,36 @@ def _record(root: Path) -> tuple[dict[str, dict[str, list[str]]], set[str]]:
     return files, {*tests}
 
 
-def function_at(source: bytes, line: int) -> tuple[str, list[str]]:
+def function_at(source: bytes, line: int) -> tuple[str, set[str]]:
     """The outermost function that a line is in, as "name" or "Class.name", "" where in none; and
-    those of the file that name it, or what the line defines.
-
-    A function may be younger than the record of tests that run it, and its callers seldom are.
+    the names by which it, or what the line defines, is asked for.
     """
     module = ast.parse(source)
     functions = [*_outermost(module.body)]
     held = [name for name, node in functions if _holds(node, line)]
     if held:
-        names = {held[0].rpartition(".")[2].replace("__init__", held[0].partition(".")[0])}
-    else:
-        names = {
-            node.id
-            for statement in module.body
-            if _holds(statement, line)
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-    users = [
+        owner, _, name = held[0].rpartition(".")
+        return held[0], {owner if name == "__init__" else name}
+    return "", {
+        node.id
+        for statement in module.body
+        if _holds(statement, line)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def users_of(source: bytes, names: set[str]) -> list[str]:
+    """Functions that name one of these.
+
+    A function may be younger than the record of tests that run it, and who calls it seldom is.
+    """
+    return [
         name
-        for name, function in functions
-        if name not in held
-        and any(
-            getattr(node, "attr", getattr(node, "id", None)) in names for node in ast.walk(function)
-        )
+        for name, function in _outermost(ast.parse(source).body)
+        for nodes in [ast.walk(function)]
+        if any(getattr(node, "attr", getattr(node, "id", None)) in names for node in nodes)
     ]
-    return (held or [""])[0], users
 
 
 def _holds(node: ast.stmt, line: int) -> bool:

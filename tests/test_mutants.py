@@ -274,8 +274,10 @@ class A:
 def e(): return A().c()
 """
     lines = [belonging.function_at(source, line) for line in range(1, 9)]
-    c = ("A.c", ["e"])  # which names it
-    assert lines == [("", ["A.c"]), ("", []), ("", []), *4 * [c], ("e", [])]
+    assert lines == [("", {"X"}), *2 * [("", {"b"})], *4 * [("A.c", {"c"})], ("e", {"e"})]
+    assert belonging.users_of(source, {"c"}) == ["e"] and belonging.users_of(source, {"X"}) == [
+        "A.c"
+    ]
 
 
 def test_tests_of_a_function_are_near_ones_then_those_that_run_little_else() -> None:
