@@ -72,7 +72,7 @@ STOREYS = {
 CORE = {"kernels", "tables", "parallel", "plan", "train"}
 HOMES = {
     "numba": ("kernels/",),
-    "llvmlite": ("kernels/simd/", "kernels/compile/key.py"),
+    "llvmlite": ("kernels/simd/", "kernels/compile/key.py", "kernels/compile/linking.py"),
     "mpi4py": ("parallel/transport/mpi.py",),
     "h5py": ("tables/hdf5/", "tables/storage/extents.py"),
     "hdf5plugin": ("tables/hdf5/", "ingest/dataset/"),
@@ -453,7 +453,7 @@ def test_the_map_names_files_that_exist_and_every_kernel_file() -> None:
 
 def is_kernel(function: ast.FunctionDef) -> bool:
     names = {ast.unparse(decorator) for decorator in function.decorator_list}
-    return bool(names & {"kernel", "parallel_kernel"})
+    return bool(names & {"called_kernel", "kernel", "parallel_kernel"})
 
 
 def public_kernels(path: Path) -> dict[str, ast.FunctionDef]:
@@ -509,7 +509,7 @@ LONG_SIGNATURES = {
 }
 KERNEL_PARAMETERS = 7
 HELPER_PARAMETERS = 9
-COMPILED = {"kernel", "parallel_kernel", "inlined", "task_body", "intrinsic"}
+COMPILED = {"called_kernel", "kernel", "parallel_kernel", "inlined", "task_body", "intrinsic"}
 
 
 def decorators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:

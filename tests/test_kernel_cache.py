@@ -93,14 +93,20 @@ import numpy as np
 from numba import prange
 from toy import callees
 from toy.callees import added, scaled
-from neocpu.kernels.compile.jit import kernel, parallel_kernel
+from neocpu.kernels.compile.jit import called_kernel, kernel, parallel_kernel
+
+
+@called_kernel
+def scale_all(x, out):
+    """out = scaled(x)"""
+    for i in range(x.size):
+        out[i] = scaled(x[i])
 
 
 @kernel
 def scale(x, out):
-    """out = scaled(x)"""
-    for i in range(x.size):
-        out[i] = scaled(x[i])
+    """Calls another kernel."""
+    scale_all(x, out)
 
 
 @parallel_kernel
@@ -256,7 +262,7 @@ def test_another_installation_finds_every_kernel(filled: Path, tmp_path: Path) -
     installation = install(tmp_path / "second", *edits)
     results, compiled, err = run(installation, filled, PYTHONHASHSEED="77")
     assert (results, compiled, err) == (RESULTS, set(), "")
-    assert len(kernel_files(filled)) == len(RESULTS)
+    assert len(kernel_files(filled)) == len(RESULTS) + 1  # and `scale_all`
 
 
 @pytest.mark.parametrize(
@@ -294,6 +300,20 @@ def with_hash(content: bytes) -> bytes:
     return kernel_cache.MAGIC + hashlib.sha256(content).digest() + content
 
 
+def test_a_kernel_of_the_cache_finds_what_it_calls_whoever_compiled_it(
+    cache: Path, tmp_path: Path
+) -> None:
+    installation = install(tmp_path)
+    (caller,) = cache.rglob("*kernels.scale-*")
+    (called,) = cache.rglob("*kernels.scale_all-*")
+    kept = caller.read_bytes()
+    called.unlink()
+    for compiled in ({"scale"}, set()):
+        assert run(installation, cache, "scale")[:2] == ({"scale": RESULTS["scale"]}, compiled)
+    assert called.exists()
+    assert caller.read_bytes() == kept
+
+
 @pytest.mark.parametrize("kind", ["cut", "odd"])
 def test_damaged_files_are_compiled_again(cache: Path, tmp_path: Path, kind: str) -> None:
     installation = install(tmp_path)
@@ -307,6 +327,7 @@ def test_damaged_files_are_compiled_again(cache: Path, tmp_path: Path, kind: str
                 data[:10],
                 data[:middle],
                 data[:-1],
+                data + b"\0",
                 data[:middle] + b"\0" * (len(data) - middle),
             )
             path.write_bytes(bad[number])
@@ -455,7 +476,7 @@ def test_processes_that_compile_the_same_at_once_do_not_disturb_each_other(tmp_p
         results, _, err = finish(process)
         assert results == {"scale": RESULTS["scale"], "apart": RESULTS["apart"]}
         assert err == ""
-    assert len(kernel_files(cache)) == 2
+    assert len(kernel_files(cache)) == 3  # and `scale_all`
     assert not list(cache.rglob(".*"))
 
 

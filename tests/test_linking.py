@@ -6,6 +6,7 @@ import numba
 import numpy as np
 import pytest
 from numba import prange
+from numba.core import event
 from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 
@@ -87,6 +88,14 @@ def test_a_kernel_is_emitted_once_and_whole(emitted: list[str]) -> None:
     assert out.tolist() == [0, 2, 4, 6, 8]
     of_kernels = [name.partition("[")[0] for name in emitted if name != "nrt"]  # Numba's runtime
     assert of_kernels == ["double_all"]
+
+
+def test_what_a_parallel_region_inlines_is_compiled_once(emitted: list[str]) -> None:
+    x = np.arange(5, dtype=np.uint8)
+    with event.install_recorder("numba:compile") as recorder:
+        double_all(x, x)
+    begun = [record.data["dispatcher"] for _, record in recorder.buffer if record.is_start]
+    assert [kernel.py_func for kernel in begun].count(doubled) == 1
 
 
 def test_a_kernel_that_a_kernel_calls_is_one_for_python_too() -> None:

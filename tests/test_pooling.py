@@ -28,6 +28,8 @@ WIDTHS = (1, 2, 3, 4, 5, 15, 16, 17, 20, 63, 64, 67, 100, 128, 149)
 
 
 NONE = np.empty(0, np.float32)
+round_bag = kernel(pooling.round_bag)
+sum_bag = kernel(pooling.sum_bag)
 
 
 class Case(NamedTuple):
@@ -170,12 +172,12 @@ def test_one_bag(seed, fill, width, weighted):
         terms = Terms(case.table, case.bags.rows, case.bags.weights)
         bag = Bag(0, int(case.bags.offsets[1]), int(case.entries.base[0]), width, width)
         answer, expected = (np.full(width + 1, 7, np.float32) for _ in "ab")
-        pooling.round_bag(terms, bag, answer, np.empty(128))
+        round_bag(terms, bag, answer, np.empty(128))
         twin.round_bag(terms, bag, expected, np.empty(128))
         assert_same(answer, expected)
         assert (answer.view(np.int32)[np.isnan(answer)] == 0x7FC00000).all()
         answer64, expected64 = (np.full(width, 7.0) for _ in "ab")
-        used = pooling.sum_bag(terms, bag, answer64, np.empty(128))
+        used = sum_bag(terms, bag, answer64, np.empty(128))
         assert used >= twin.sum_bag(terms, bag, expected64, np.empty(128))
         if used == 1:
             assert_same(answer64, expected64 + 0.0)
@@ -339,7 +341,7 @@ def test_columns_whose_sums_round_are_found_block_by_block(spoiled):
     terms = Terms(table.reshape(-1), np.arange(30), NONE)
     bag = Bag(0, 30, 0, 300, 300)
     answer, expected = (np.full(301, 7, np.float32) for _ in "ab")
-    pooling.round_bag(terms, bag, answer, np.empty(128))
+    round_bag(terms, bag, answer, np.empty(128))
     twin.round_bag(terms, bag, expected, np.empty(128))
     assert_same(answer, expected)
 

@@ -38,7 +38,7 @@ from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
 from neocpu.kernels.compile import key as kernel_key
-from neocpu.kernels.compile.linking import optimised_once
+from neocpu.kernels.compile.linking import offer, optimised_once
 from neocpu.kernels.compile.trust import base_folder, distrust, read
 
 QUIET = "NEOCPU_CACHE_QUIET"  # set on ranks that leave it to rank 0 to speak
@@ -237,10 +237,13 @@ class KernelCache(_Cache):
         result = self._load(self._path(sig), target_context) if self._enabled else None
         if result is None:
             activity.begin()
+        else:
+            offer(self._dispatcher, sig, result)
         return result
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled kernel, if it can be kept."""
+        offer(self._dispatcher, sig, data)
         # dynamic globals are addresses of this process, lifted loops are kernels beside this one
         if not self._enabled or data.library.has_dynamic_globals or data.lifted:
             return

@@ -15,12 +15,14 @@ from typing import Any
 
 import numba
 from numba.core.cpu_options import ParallelOptions
+from numba.core.typing.templates import builtin_registry
 from numba.extending import register_jitable
 
 from neocpu.kernels.compile.cache import cache_folder, keep
 from neocpu.kernels.compile.key import INLINED, cpu_kind
+from neocpu.kernels.compile.linking import CALLED
 
-__all__ = ["cache_folder", "cpu_kind", "inlined", "kernel", "parallel_kernel"]
+__all__ = ["cache_folder", "called_kernel", "cpu_kind", "inlined", "kernel", "parallel_kernel"]
 
 # GNU OpenMP's threads spin for some 16 ms at a barrier by default. Where anything else wants the
 # cores (another rank, a desktop), that costs a time slice per kernel: a training step took ten
@@ -47,9 +49,37 @@ _OPTIONS: Any = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True
 _INLINE: Any = {"forceinline": True, "no_cfunc_wrapper": True}
 
 
+class _Implementations(dict[Any, Any]):
+    """What Numba compiled of an inlined function, by types of arguments.
+
+    Numba's keys hold all flags of the caller too, so that the body of a task was compiled for the
+    kernel, and again for its parallel region. Only flags that a callee inherits change its code.
+    """
+
+    @staticmethod
+    def _key(key: Any) -> Any:
+        context, args, keywords, flags = key
+        inherited = [getattr(flags, name, None) for name in ("nrt", "fastmath", "error_model")]
+        return context, args, keywords, repr(inherited)
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self._key(key))
+
+    def __setitem__(self, key: Any, implementation: Any) -> None:
+        super().__setitem__(self._key(key), implementation)
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for one thread."""
     return keep(numba.njit(**_OPTIONS)(function))
+
+
+def called_kernel(function: Callable[..., Any]) -> Any:
+    """A `kernel` that kernels call as it is, without a copy in each: for large functions of which a
+    call costs little.
+    """
+    setattr(function, CALLED, True)
+    return kernel(function)
 
 
 def parallel_kernel(function: Callable[..., Any]) -> Any:
@@ -69,4 +99,7 @@ def inlined(function: Callable[..., Any]) -> Any:
     as seven words.
     """
     setattr(function, INLINED, repr(_INLINE))
-    return register_jitable(**_INLINE)(function)
+    jitable = register_jitable(**_INLINE)(function)
+    template = builtin_registry.functions[-1]  # which Numba has just made of it
+    template._impl_cache = _Implementations()
+    return jitable

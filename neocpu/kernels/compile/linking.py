@@ -7,17 +7,25 @@ two functions of the parallel region, in the two wrappers of that, and in the ke
 what Python may call is optimised and emitted; all else is linked as it was lowered. LLVM sees the
 same calls and inlines them all, so kernels are as fast, and a kernel takes half as long to
 compile.
+
+A `called_kernel` (`compile/jit.py`) is not linked at all: its callers name it, and find its machine
+code in the process. One that comes from the cache has it loaded first, as Numba has a kernel load
+its threads.
 """
 
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import Any
 
+from llvmlite.binding import add_symbol
 from numba.core.codegen import JITCodeLibrary
 from numba.core.environment import lookup_environment
 from numba.core.registry import cpu_target
 
 WRAPPER = "_ZN7cpython"  # how names of functions begin that Python may call
 ENVIRONMENT = "_ZN08NumbaEnv"  # and those of variables with what a function needs of Python
+CALLED = "_called"  # the mark of a function that is not copied into its callers
 REGION = "__numba_parfor_gufunc"  # a parallel region, which has such a wrapper for nothing
 
 
@@ -36,6 +44,12 @@ class KernelLibrary(JITCodeLibrary):
             for function in self._final_module.functions
         )
 
+    def add_linking_library(self, library: Any) -> None:
+        if hasattr(library, "provide"):
+            self._reload_init.add(library.provide)
+        else:
+            super().add_linking_library(library)
+
     def _optimize_final_module(self) -> None:
         if self._callable:
             super()._optimize_final_module()
@@ -53,6 +67,26 @@ class KernelLibrary(JITCodeLibrary):
                 environment = lookup_environment(variable.name)
                 if environment is not None:
                     codegen.set_env(variable.name, environment)
+
+
+def offer(kernel: Any, signature: Any, result: Any) -> None:
+    """Let kernels call what was compiled, or loaded, of a kernel that is marked so."""
+    function = kernel.py_func
+    if hasattr(function, CALLED):
+        name = result.fndesc.llvm_func_name
+        # a dynamic attribute, since Numba makes the library
+        result.library.provide = partial(
+            _provide, function.__module__, function.__name__, signature, name
+        )
+
+
+def _provide(module: str, kernel: str, signature: Any, name: str) -> None:
+    """Have machine code of a kernel in this process, by the name that a caller has for it."""
+    dispatcher = getattr(import_module(module), kernel)
+    dispatcher.compile(signature)
+    result = dispatcher.overloads[signature]
+    # compiled by another process than the caller was, it has another name
+    add_symbol(name, result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
 
 
 def optimised_once(compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ import math
 import numpy as np
 from numba import prange
 
-from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.compile.jit import called_kernel, inlined, kernel, parallel_kernel
 from neocpu.kernels.numbers.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.operands import Bag, Terms
 from neocpu.kernels.scratch import task_body
@@ -147,7 +147,7 @@ def _rest(x, sigma):
     return rest if rest == rest else 0.0
 
 
-@kernel
+@inlined
 def _two_words(terms, bag, column, width, sigma, out):
     """out f64[2 * width] = sums of the parts on one grid, then of the rests, of some columns."""
     parts = np.empty(32)
@@ -207,7 +207,23 @@ def fetch_ahead(terms, bag, j):
     fetch_row(values, bag.base + near * bag.stride, bag.stride, bag.width)
 
 
-@kernel
+@called_kernel
+def _round_wide(terms, bag, column, spread, words, out):
+    """out = exact sums, rounded once, of the columns from `column` on that take several words.
+
+    Rare, and most of what pooling takes to compile.
+    """
+    parts = np.empty((words, out.size))
+    column_words = np.empty(words)
+    scratch = np.empty(words)
+    _split_words(terms, bag, column, spread, parts)
+    for c in range(out.size):
+        for k in range(words):
+            column_words[k] = parts[k, c]
+        out[c] = round_words(column_words, words, scratch)
+
+
+@inlined
 def round_bag(terms, bag, out, acc):
     """out[:width] = exact sum of one bag, rounded once.
 
@@ -232,18 +248,11 @@ def round_bag(terms, bag, out, acc):
             for c in range(done):
                 line[c] = canonical(acc[c])
         else:
-            parts = np.empty((words, done))
-            column_words = np.empty(words)
-            scratch = np.empty(words)
-            _split_words(terms, bag, column, spread, parts)
-            for c in range(done):
-                for k in range(words):
-                    column_words[k] = parts[k, c]
-                out[column + c] = round_words(column_words, words, scratch)
+            _round_wide(terms, bag, column, spread, words, view(out, column, done))
         column += done
 
 
-@kernel
+@inlined
 def _range_of_bag(terms, bag, out, acc):
     """out[:width] = fp64 sum of one bag; returns its bit range."""
     column = 0
@@ -258,7 +267,7 @@ def _range_of_bag(terms, bag, out, acc):
     return spread
 
 
-@kernel
+@inlined
 def sum_bag(terms, bag, out, acc):
     """out[:width] = fp64 sum of one bag; returns the number of words that hold its exact sum: 1 if
     this is it.
