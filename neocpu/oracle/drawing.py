@@ -66,7 +66,7 @@ def drawn_with(
 
 def _has(options: Mapping[str, Value], drawn: Drawn) -> bool:
     """Has a drawn case these values of options?"""
-    return options.items() <= find_operator(drawn.op).complete(drawn.case().options).items()
+    return options.items() <= find_operator(drawn.op).complete(drawn.options).items()
 
 
 def _asked(drawn: Drawn, kernel: Kernel) -> Report:

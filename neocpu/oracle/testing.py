@@ -8,6 +8,7 @@ def test_my_lookup(case):
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,7 +95,6 @@ def chosen(
     The options of the cases returned include the defaults.
     Raises OracleError for an operator, or an option, that does not exist.
     """
-    chosen_cases = []
     names = None if op is None else [find_operator(op).name]
     option_names = {option for name in names or OPERATORS for option in OPERATORS[name].options}
     for name in options:
@@ -107,11 +107,11 @@ def chosen(
         if names is None or name in names
         for one in drawn_with(name, draw, seed, options, dim_multiple)
     ]
-    for case in (*all_cases(names, seed, dim_multiple), *drawn):
-        complete = find_operator(case.op).complete(case.options)
-        if all(complete.get(name) == value for name, value in options.items()):
-            chosen_cases.append(Case(case.name, case.op, case.inputs, complete, case.about))
-    return chosen_cases
+    complete = [
+        replace(case, options=find_operator(case.op).complete(case.options))
+        for case in (*all_cases(names, seed, dim_multiple), *drawn)
+    ]
+    return [case for case in complete if options.items() <= case.options.items()]
 
 
 def cases(

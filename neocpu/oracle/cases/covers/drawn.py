@@ -21,6 +21,7 @@ FACTORS: dict[str, Mapping[str, Sequence[Value]]] = {
     "unique_gradient": lookup_cover.UNIQUE_GRADIENT,
     "backward": update_cover.BACKWARD,
 }
+USUAL_FORMAT = {"weights_format": "fp32"}  # of operators that are not drawn with others
 MOST_TABLES = 4
 MOST_FEATURES = 5
 MOST_SAMPLES = 6
@@ -79,6 +80,18 @@ class Drawn(NamedTuple):
         """Name of the case, from which its numbers come."""
         return f"{self.op.replace('_', '-')}-drawn-{self.recipe.seed}-{self.number}"
 
+    @property
+    def options(self) -> dict[str, Value]:
+        """Options of the case."""
+        if self.op == "backward":
+            return update_cover.options_of_update(self.recipe, self.row)
+        options = lookup_cover.options_of({**USUAL_FORMAT, **self.row})
+        if self.op == "lookup":
+            options["output_format"] = self.row["output_format"]
+            if options["weights_format"] in INFERENCE:
+                options["row_alignment"] = lookup_cover.ALIGNMENT
+        return options
+
     def case(self) -> Case:
         """The case itself."""
         draw = Draw(self.recipe.seed, self.name)
@@ -88,19 +101,13 @@ class Drawn(NamedTuple):
         about = lookup_cover.about(self.row).replace("in pairs", "drawn")
         if self.op == "backward":
             inputs = update_cover.updated_inputs(self.recipe, draw, inputs, self.row)
-            options = update_cover.options_of_update(self.recipe, self.row)
-            return Case(self.name, self.op, inputs, options, about)
-        row = {"weights_format": "fp32", **self.row}
-        options = lookup_cover.options_of(row)
+            return Case(self.name, self.op, inputs, self.options, about)
+        row = {**USUAL_FORMAT, **self.row}
         inputs = lookup_cover.with_indices(inputs, row)
         inputs["weights"] = lookup_cover.in_format(draw, inputs, str(row["weights_format"]))
-        if self.op == "lookup":
-            options["output_format"] = row["output_format"]
-            if row["weights_format"] in INFERENCE:
-                options["row_alignment"] = lookup_cover.ALIGNMENT
-        else:
+        if self.op != "lookup":
             inputs["grad_output"] = gradient(draw, inputs, str(row["pooling"]))
-        return Case(self.name, self.op, inputs, options, about)
+        return Case(self.name, self.op, inputs, self.options, about)
 
     def smaller(self) -> Iterator["Drawn"]:
         """The same with a smaller shape, or with one option as it usually is."""
