@@ -3,7 +3,7 @@
 import datetime
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,13 @@ from neocpu.ingest.formats.frames import parse_frame
 from neocpu.ingest.formats.table import table_schema
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.advice.columns import LogColumn
-from neocpu.train.advice.labels import guess_label
+from neocpu.train.advice.dialect import (
+    column_names,
+    guess_comment,
+    guess_dialect,
+    typed_hints,
+)
+from neocpu.train.advice.labels import guess_label, label_column, rating_threshold
 from neocpu.train.advice.names import names_code, names_outcome
 from neocpu.train.advice.times import time_form
 from neocpu.train.advice.write import ConfigDraft, Wishes, write_config
@@ -27,6 +33,7 @@ from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import silent
+from tests import recorded
 
 ROWS = 300
 
@@ -399,6 +406,100 @@ def test_columns_of_every_type_are_read_or_left_out(
     draft = write_config([path], tmp_path / "log.toml", Wishes())
     assert column_of(draft, name).role == role
     assert train_data(tmp_path).rows == ROWS * 8 // 10
+
+
+SMALL_LOGS = (
+    "a,b",
+    "1,2",
+    "a,b\n1,2\n3,4",
+    "x y,z\n1 2,3\n4 5,6",
+    "a;b;c\n1;2;3,5\n4;5;6",
+    'a,b\n"x,1",2\n"y",3',
+    'a\tb\nx"y\tz\nu\tv',
+    "a::b\n1::2\n3::4",
+    "a|b\n1|2",
+    "a,a\n1,2",
+    ",b\n0,2\n1,3",
+    "# made by us\n# twice\na,b\n1,2\n3,4",
+    "#a,b\n1,2\n3,4",
+    "id,when\nnumber,date\n1,2\n3,4",
+    "id,when\nnumber,date\n1,x\n3,y",
+    "user_id:token\ttags:token_seq\tv:float_seq\tx:float\n1\ta b\t1 2\t3",
+)
+LABELS: tuple[list[Any], ...] = (
+    [0, 1, 0],
+    [1, 2, 2],
+    [0.0, 1.0],
+    [7, 7],
+    [3, 9],
+    [1, 2, 3],
+    [1, 2, 4, 5],
+    [0, 5, 10],
+    [*range(11)],
+    [*range(20)],
+    [*range(21)],
+    [0.5, 1.5, 2.5],
+    ["no", "yes"],
+    [" Yes.", "no", "yes"],
+    ["<=50K", ">50K"],
+    ["-", "50+"],
+    ["not_bought", "bought"],
+    ["a", "b", "a"],
+    ["x", "y", "z"],
+    [f"t{i}" for i in range(21)],
+    [0, 1, None],
+)
+TIMES_OF_LOGS: tuple[tuple[str, list[Any]], ...] = (
+    ("t", ["2024-01-01", "2024-02-03"]),
+    ("t", ["2024-01-01T10:00:00", "2024-02-03 11:30", "n/a"]),
+    ("time", [631_152_000, 631_152_001]),
+    ("time", [631_151_999, 2_208_988_801]),
+    ("n", [1_700_000_000 + 30 * i for i in range(9)]),
+    ("n", [1_700_000_000 + 86_400 * i for i in range(9)]),
+    ("n", [1_700_000_000_000 + 86_400_000 * i for i in range(9)]),
+    ("n", [1_000_000_000 + 10**8 * i for i in range(12)]),
+    ("hour", ["14102100", "14103023"]),
+    ("n", ["14102100", "14103023"]),
+    ("day", ["20240131", "20240201"]),
+    ("day", ["20240132", "20240201"]),
+    ("day", ["1990010203", "2040123123"]),
+    ("t", ["20240131102030", "20240201112131"]),
+    ("t", ["31.12.2024", "01.02.2023"]),
+    ("t", ["12/31/2024 10:20", "01/02/2023 11:21"]),
+    ("t", ["31/12/2024", "01/02/2023"]),
+    ("t", ["3 Jan 2024", "14 Feb 2023"]),
+    ("t", ["Jan 3, 2024", "Feb 14, 2023"]),
+    ("t", ["abc", "def"]),
+    ("t", []),
+)
+
+
+def said(look: Callable[..., object], *arguments: Any) -> str:
+    """What is returned, or raised, as text."""
+    try:
+        return str(look(*arguments))
+    except ConfigError as error:
+        return str(error)
+
+
+def test_small_logs_look_as_they_did_when_it_was_recorded() -> None:
+    entries = []
+    for log in SMALL_LOGS:
+        lines = log.split("\n")
+        comment = said(guess_comment, lines) if len(lines) > 1 else ""
+        dialect = guess_dialect(lines)
+        entries += [comment, str(dialect), str(column_names(lines, dialect))]
+        entries.append(str(typed_hints(lines, dialect)))
+    for values in LABELS:
+        series = pl.Series("y", values)
+        entries += [said(label_column, series), said(rating_threshold, series)]
+        entries.append(said(label_column, series, (), 2.0))
+        frame = pl.DataFrame({"x": [9] * len(values), "y": values})
+        entries += [said(guess_label, frame, header) for header in (True, False)]
+    for name, values in TIMES_OF_LOGS:
+        series = pl.Series(name, values, pl.String if not values else None)
+        entries += [said(time_form, name, series, is_code) for is_code in (True, False)]
+    recorded.check("looks at small logs", [(entry, []) for entry in entries])
 
 
 @pytest.mark.parametrize("levels", [[1, 2], [0, 1, 2], [1, 2, 3, 4, 5]])
