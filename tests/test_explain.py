@@ -223,6 +223,9 @@ def test_the_picture_is_whole(ranks: int, compared: bool) -> None:
     text = plan_svg(question, answer, "a <model> & more", 16, present)
     assert next(elements(text, "title")).text == f"a <model> & more on {ranks} ranks of toy"
     assert "What bounds it" in (next(elements(text, "desc")).text or "")
+    for bound in (0.0, answer.bound, float("inf")) if ranks == 4 else ():  # 0: none is known
+        drawn = plan_svg(question, replace(answer, bound=bound), "a plan", 16)
+        assert ("takes at least" in drawn) == (bound == answer.bound)
     words = [element.text for element in elements(text, "text")]
     kind = "rank" if ranks <= 64 else "node"
     assert kind in words and f"to {kind}" in words

@@ -11,6 +11,7 @@ from neocpu.ingest.formats.frames import as_frame, parse_frame
 from neocpu.ingest.formats.schema import MISSING_INTEGER
 from neocpu.ingest.formats.table import table_schema
 from neocpu.kernels.twins.numbers.philox import feature_key
+from neocpu.kernels.twins.rows import row_maps as twins
 from neocpu.serve.exports import raw_values
 from neocpu.serve.exports.card import DataFacts, feature_cards
 from neocpu.serve.exports.raw_values import RawValues
@@ -135,6 +136,24 @@ def test_features_whose_weights_count():
     tables = {"weighted": {"weighted": True}, "counted": {"weighted": False}}
     counting = raw_values.weighted_features({"features": features, "tables": tables})
     assert counting == {"plain of weighted", "mapped of weighted"}
+
+
+def test_rows_and_weights_of_parts_are_those_of_the_twins() -> None:
+    rows = np.array([0, 1, 5, 99, 123_456_789])
+    card = {"first": 3, "divisor": 7, "modulus": 90, "key": str(2**63 + 5)}
+    for number, rule in enumerate(("digit", "salted", "range")):
+        expected = np.zeros(5, np.int64)
+        twins.map_rows(rows, number, 7, np.uint64(90), 3, np.uint64(2**63 + 5), expected)
+        assert raw_values.part_rows(rows, {"rule": rule, **card}).tolist() == expected.tolist()
+    weights = np.array([2, 3, 4, 5, 6], np.float32)
+    for log_weights in (False, True):
+        expected = weights.copy() if log_weights else np.ones(5, np.float32)
+        for signed in (False, True):
+            options = card | {"log_weights": log_weights, "signed": signed}
+            if signed:
+                twins.sign_weights(rows, np.uint64(2**63 + 5), expected)
+                assert len({*np.sign(expected).tolist()}) == 2
+            assert raw_values.part_weights(rows, weights, options).tolist() == expected.tolist()
 
 
 def test_rows_of_codes() -> None:
