@@ -385,6 +385,10 @@ def test_the_command_writes_a_plan_and_reads_it_back(log: Path, tmp_path: Path) 
     )
     assert given.exit_code == 0, given.output
     assert given.output.splitlines()[1].split()[:3] == ["one", "table_wise", "1"]
+    # a plan of TorchRec's 2D parallelism is that of one group
+    groups = ["--ranks", "4", "--set", "parallel.replica_groups=2"]
+    given = CliRunner().invoke(command, [str(job), *groups, "--from-torchrec", str(description)])
+    assert given.output.splitlines()[1].split()[:4] == ["one", "table_wise", "1,", "3"]
 
 
 def test_what_a_file_leaves_open_is_planned_around_it_and_what_moves_is_told(

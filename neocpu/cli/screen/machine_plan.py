@@ -61,7 +61,8 @@ def given_plan(settings: "Config", path: Path, ranks: int) -> "Plan":
     from neocpu.plan.files import plan_file, torchrec_plan
     from neocpu.train.before.plans import plan_of_file, workload
 
-    file = torchrec_plan.loads(plan_file.read_text(path), str(path), ranks)
+    groups = settings.parallel.replica_groups
+    file = torchrec_plan.loads(plan_file.read_text(path), str(path), ranks, groups)
     per_node = settings.parallel.ranks_per_node or None
     return plan_of_file(settings, file, ranks, per_node, workload(settings, {}))
 

@@ -68,8 +68,9 @@ def _rank_of(placement: object) -> int:
     return int(digits[1])
 
 
-def loads(content: str, source: str, ranks: int) -> PlanFile:
-    """A plan file from what `describe` gave, for so many ranks.
+def loads(content: str, source: str, ranks: int, replica_groups: int = 1) -> PlanFile:
+    """A plan file from what `describe` gave, for so many ranks; of several replica groups it
+    describes one, as the plan that TorchRec's DMPCollection is given.
 
     Raises ConfigError where it is no such description, or its shards are none of ours.
     """
@@ -94,6 +95,7 @@ def loads(content: str, source: str, ranks: int) -> PlanFile:
         "version": plan_file.VERSION,
         "made_for": {"planner": "torchrec"},
         "ranks": ranks,
+        "replica_groups": replica_groups,
         "tables": tables,
     }
     # through the text of a plan file, so that its checks hold for TorchRec's plans as well
