@@ -21,6 +21,7 @@ from promise_cases import (
     GROUPS,
     ON_ONE_NODE,
     PLANS,
+    RANKS_PER_NODE,
     THREADS,
     TOO_SMALL,
     Case,
@@ -508,7 +509,9 @@ def drawn_cases(seed: int, count: int, counts: Sequence[int] = RANKS) -> list[Ca
         if ranks == 4 and plan in ON_ONE_NODE and not family.composed and whole:
             overrides.append(f"parallel.towers={chance.choice(('false', 'true'))}")
         elif ranks % 2 == 0 and plan != "mixed" and whole and not (family.rows or family.bound):
-            overrides.append(f"parallel.replica_groups={chance.choice((1, 2, ranks))}")
+            # a group is a rank or whole nodes
+            groups = [g for g in (1, 2, ranks) if ranks in (g, g * RANKS_PER_NODE) or g == 1]
+            overrides.append(f"parallel.replica_groups={chance.choice(groups)}")
         elif plan == "auto" and how == "whole" and number % 2 and not family.bound:
             # all rows on the last rank, and none on the others
             overrides.append(f'parallel.pins={{ "*" = "{ranks - 1}" }}')

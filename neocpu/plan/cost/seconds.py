@@ -265,12 +265,11 @@ class StepSeconds:
             tables.lookup_bytes + tables.state_bytes_of_number
         ) * r.width + tables.state_bytes_of_row
         for code, memory in enumerate(BELOW):
-            for i in np.flatnonzero(missing & (r.below == code)).tolist():
-                # no whole number: seconds grow evenly with rows, as the bound of all cuts needs
-                count = max(float(misses[i]), 1.0)
-                up = self._node.move_seconds(memory, "read", count, float(record[i]))
-                down = self._node.move_seconds(memory, "write", count, float(record[i]))
-                seconds[i] = up + down
+            moved = np.flatnonzero(missing & (r.below == code))
+            # no whole number: seconds grow evenly with rows, as the bound of all cuts needs
+            count = np.maximum(misses[moved], 1.0)
+            for operation in ("read", "write"):
+                seconds[moved] += self._node.move_seconds(memory, operation, count, record[moved])
         return seconds
 
     def _replicas(

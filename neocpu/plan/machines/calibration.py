@@ -390,7 +390,7 @@ def figures(machine: Machine) -> list[tuple[str, str]]:
             seconds = machine.transfer_seconds("alltoallv", link, ranks, 1 << 20)
             shown.append((f"1 MiB alltoallv {where}", f"{_short(seconds * 1e6)} us"))
     if machine.ssd.capacity_bytes:
-        records = 1000 / machine.move_seconds("ssd", "read", 1000, 512)
+        records = 1000 / float(machine.move_seconds("ssd", "read", 1000, 512))
         shown.append(("512-byte records from SSD", f"{_short(records / 1e6)} M/s"))
     return shown
 

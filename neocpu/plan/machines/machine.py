@@ -19,8 +19,11 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Annotated
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from neocpu.core.records import Limits
-from neocpu.plan.machines.curves import Curve, rate_between
+from neocpu.plan.machines.curves import Curve, Floats, rate_between
 from neocpu.plan.machines.fabric import FabricLevel
 from neocpu.plan.machines.unequal import UnequalRanks
 
@@ -363,24 +366,30 @@ class Machine:
         return peak.latency_s + size / peak.bandwidth_bytes_per_s
 
     def move_seconds(
-        self, memory: str, operation: str, records: float, record_bytes: float
-    ) -> float:
-        """Seconds of a rank to read or write random records of "hbm", "ddr" or "ssd".
+        self, memory: str, operation: str, records: ArrayLike, record_bytes: ArrayLike
+    ) -> Floats:
+        """Seconds of a rank to read or write random records of "hbm", "ddr" or "ssd": f64[n] of so
+        many records f64[n], of so many bytes each f64[n].
 
         Without a measured curve: latency, then bandwidth or operations, whichever takes longer.
         """
         peak: MemoryPeak = getattr(self, memory)
         curves = self._curves.get((MoveRates, memory, operation))
-        size = records * record_bytes
+        count = np.asarray(records, np.float64)
+        each = np.asarray(record_bytes, np.float64)
+        size = count * each
+        # a call that moves nothing is not made
+        latency = np.where(count > 0, peak.latency_s, 0.0)
         if curves:
-            rate = rate_between(curves, self.ranks_per_node, record_bytes)
+            # rates are asked once for each size of a record
+            sizes, inverse = np.unique(each, return_inverse=True)
+            known = [rate_between(curves, self.ranks_per_node, x) for x in sizes.tolist()]
+            rates = np.array(known)[inverse].reshape(each.shape)
             # a measured rate holds for many records, so the latency bounds few of them from below
-            return max(peak.latency_s if records else 0.0, size / rate)
-        if not records:
-            return 0.0
+            return np.maximum(latency, size / rates)
         if not peak.bandwidth_bytes_per_s:
-            return float("inf")
+            return np.where(count > 0, np.inf, 0.0)
         seconds = size / self.share(peak.bandwidth_bytes_per_s, peak)
         if peak.operations_per_s:
-            seconds = max(seconds, records / self.share(peak.operations_per_s, peak))
-        return peak.latency_s + seconds
+            seconds = np.maximum(seconds, count / self.share(peak.operations_per_s, peak))
+        return latency + seconds

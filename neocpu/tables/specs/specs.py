@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from neocpu.core.errors import ConfigError
@@ -81,7 +82,7 @@ class TableSpec:
         """Columns that a key of the table has among the pooled vectors; 0 if it is not pooled."""
         return 0 if self.pooling == "none" else self.dim
 
-    @property
+    @cached_property
     def cached(self) -> "TableSpec":
         """The table as lookups and updates see it: in the format of its caches."""
         form = self.cache_format or self.format
