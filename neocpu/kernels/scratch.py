@@ -13,9 +13,11 @@ returns. So a parallel kernel that works on bare views is written in two functio
     @parallel_kernel
     def pooled_sum(table, ...):
         for task in prange(tasks):
-            pool_task(task, Scratch(np.empty(128)), table, ...)  # lends new arrays to one task
+            pool_task(np.int64(task), Scratch(np.empty(128)), table, ...)  # lends new arrays
 
 No statement is needed that keeps an array alive. Scratch may be a record of arrays or one array.
+The number of a task goes as `np.int64(task)`: Numba types the loop twice, the second time with an
+unsigned index, for which the body would be compiled again.
 
 A task that writes into the arrays of a record is such a function, too: Numba takes `record.field[i]
 = x` in the `prange` loop itself for a write that nobody reads, and leaves it out.

@@ -217,7 +217,7 @@ def pooled_rows(table, entries, bags, mean, lines, out):
     tasks = task_count(bags.offsets)
     for task in prange(tasks):
         scratch = PoolScratch(np.empty(128), np.empty(ROOM), np.zeros(16, np.uint32))
-        span = task_bags(bags.offsets, task, tasks)
+        span = task_bags(bags.offsets, np.int64(task), tasks)
         pool_task(span, scratch, table, entries, bags, mean, lines, out)
 
 
@@ -369,7 +369,7 @@ def weight_gradients(table, entries, bags, grad, mean, lines, out):
         scratch = DotScratch(
             np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most), np.empty(most)
         )
-        span = task_bags(bags.offsets, task, tasks)
+        span = task_bags(bags.offsets, np.int64(task), tasks)
         dot_task(span, scratch, table, entries, bags, grad, mean, lines, out)
 
 

@@ -220,4 +220,4 @@ def close_rows(table, places, segments, offsets, numbers):
     width = widest(places.width, segments.shards)
     for task in prange(TASKS):
         drawn = np.empty(width + 8, np.uint32)
-        close_task(task, drawn, table, places, segments, offsets, numbers)
+        close_task(np.int64(task), drawn, table, places, segments, offsets, numbers)

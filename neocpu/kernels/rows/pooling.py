@@ -370,7 +370,7 @@ def pooled_words(table, entries, bags, lines, out, used):
     """
     tasks = task_count(bags.offsets)
     for task in prange(tasks):
-        span = task_bags(bags.offsets, task, tasks)
+        span = task_bags(bags.offsets, np.int64(task), tasks)
         words_task(span, np.empty(128), table, entries, bags, lines, out, used)
 
 

@@ -305,7 +305,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
         width = (widest(places.width, segments.shards) + 63) // 64 * 64
         tasks = task_count(segments.starts)
         for task in prange(tasks):
-            span = task_bags(segments.starts, task, tasks)
+            span = task_bags(segments.starts, np.int64(task), tasks)
             scratch = new_scratch(width, lines)
             update_task(span, scratch, table, states, row_state, places, segments, gradient, hyper)
 
@@ -344,7 +344,7 @@ def _fuse_merge(prepare, opened):
     def merge_rows(table, states, places, segments, gradient, hyper, offsets, out):
         tasks = task_count(segments.starts)
         for task in prange(tasks):
-            span = task_bags(segments.starts, task, tasks)
+            span = task_bags(segments.starts, np.int64(task), tasks)
             sums = np.empty(128)
             merged = (offsets, out)
             merge_task(span, sums, table, states, places, segments, gradient, hyper, merged)
@@ -520,7 +520,7 @@ def merge_words(segments, gradient, out, used):
     """
     tasks = task_count(segments.starts)
     for task in prange(tasks):
-        merge_words_task(task, tasks, np.empty(128), segments, gradient, out, used)
+        merge_words_task(np.int64(task), tasks, np.empty(128), segments, gradient, out, used)
 
 
 @parallel_kernel

@@ -174,7 +174,7 @@ def _fuse_find(touch):
     def find(rows, now, state, found):
         for t in prange(found.misses.size):
             scratch = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
-            find_chunk(t, scratch, rows, now, state, found)
+            find_chunk(np.int64(t), scratch, rows, now, state, found)
 
     return find
 
