@@ -134,6 +134,10 @@ def test_replica_groups_hold_the_same() -> None:
     assert plan.group == group
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     assert plan.text().endswith("2 replica groups of 4 ranks: each holds a copy of every table")
+    # of a data_parallel table each rank uses its own copy
+    assert plan.schemes[4] == "row_wise" and plan.replicated(6)
+    serving = [[rank for rank in range(8) if plan.serves(t, rank, 5)] for t in (4, 6)]
+    assert serving == [[4, 5, 6, 7], [5]]
     moved = replace(plan.shards[0], rank=3 - plan.shards[0].rank)
     with pytest.raises(PlanError, match=r"must hold what the first one holds, but Shard\(table=0"):
         replace(plan, shards=(moved, *plan.shards[1:])).check()

@@ -23,6 +23,7 @@ from neocpu.plan.files.plan_file import MadeFor, loads, text
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.plans import make_plan, memory_plan
 from neocpu.train.config import config as configs
+from neocpu.train.run.scoring import without_plan_file
 from neocpu.train.run.trainer import Trainer
 
 TABLES = tuple(TableSpec(f"t{i}", 100 + i, 16, (f"f{i}",)) for i in range(len(SCHEMES)))
@@ -240,6 +241,9 @@ def test_replica_groups_train_to_the_same_digest(log: Path, tmp_path: Path) -> N
     digest("resumed", 4, chosen, "training.steps=1")
     digest("resumed", 1, "training.steps=2", resume=True)
     assert digest("resumed", 4, chosen, resume=True) == whole
+    # whoever scores plans for ranks of his own
+    grouped = small_run.config_of(log, "parallel.replica_groups=2")
+    assert without_plan_file(grouped).parallel.replica_groups == 1
     for overrides, message in (
         (["parallel.replica_groups=4"], "the config has 4, and .* has 2"),
         (["checkpoint.parity=1"], "checkpoint.parity knows one copy of each row"),

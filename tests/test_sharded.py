@@ -93,7 +93,7 @@ def test_rules_of_several_phases_and_row_states(plan: str, optimizer: str) -> No
 
 REPLICATED = {  # ranks and a case; with as many groups as ranks, each rank holds every table
     "rules of several phases": (4, Case(optimizer="partial_rowwise_lamb", max_gradient=1e-3)),
-    "counted lookups": (8, Case(optimizer="exact_rowwise_adagrad_with_counter")),
+    "counted lookups": (8, Case(optimizer="adam_with_cowclip")),
     "no row scalars": (4, Case(optimizer="exact_sgd", special=True)),
     "formats": (
         6,

@@ -57,7 +57,7 @@ MIXED = (
 LAMB = SparseOptimizer("partial_rowwise_lamb", learning_rate=0.05, max_norm=0.5)
 ADAGRAD = SparseOptimizer("exact_rowwise_adagrad", learning_rate=0.05)
 SGD = SparseOptimizer("exact_sgd", learning_rate=0.05)
-COUNTER = SparseOptimizer("exact_rowwise_adagrad_with_counter", learning_rate=0.05)
+COUNTER = SparseOptimizer("adam_with_cowclip", learning_rate=0.05)
 
 
 @dataclass(frozen=True)
