@@ -36,7 +36,7 @@ class ShampooKeys:
 
     every: int = 0
     start: int = 0
-    max_preconditioner_dim: Annotated[int, Limits(least=1, most=1 << 15)] = 1024
+    max_preconditioner_dim: Annotated[int, Limits(least=1, most=1 << 15)] = 128
     merge_dims: int = 0
     sides: Annotated[int, Limits(least=1, most=2)] = 2
     beta2: float = 1.0
