@@ -651,6 +651,14 @@ EXAMPLES |= {
         [4098],
         [4096],
     ),
+    "gradients_in_tf32": (
+        "unique_gradient",
+        one([[0.0]], [[0]] * 2, [[2.0**17 + 64], [2049]]),  # beyond fp16
+        NONE,
+        GRADS,
+        [2.0**17 + 64 + 2049],
+        [2.0**17 + 128 + 2050],
+    ),
     "gradients_in_bf16": (
         "unique_gradient",
         one([[0.0]], [[0]] * 2, [[257], [257]]),

@@ -134,9 +134,13 @@ HINTS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
     "every second lost": (
         LOOKUPS,
         with_bags(lambda bag: bag[::2]),
-        "lookups 2k + 0 (from 0) alone count",
+        "lookups 2k + 1 (from 0) are missing",
     ),
-    "one block": (LOOKUPS, with_bags(lambda bag: bag[:4]), "only the first 4 lookups count"),
+    "one block": (
+        LOOKUPS,
+        with_bags(lambda bag: bag[:4]),
+        "lookups from 4 (from 0) on are missing",
+    ),
     "next weight": (
         ("lookup-weighted",),
         with_weights(lambda weights: np.roll(weights, -1)),
@@ -160,6 +164,16 @@ HINTS: dict[str, tuple[tuple[str, ...], Callable[[Case], Arrays], str]] = {
         "columns stand in another order: swapped in pairs",
     ),
     "row after": (LOOKUPS, row_after, "every lookup takes the row after its own"),
+    "other weights": (
+        ("lookup-weighted",),
+        with_weights(lambda weights: (weights * np.linspace(2, 3, weights.size)).astype(F)),
+        "lookups have other weights than their own",
+    ),
+    "one number": (
+        LOOKUPS,
+        lambda case: {"out": right(case)["out"] + F(1)},
+        "one number is added to all columns",
+    ),
 }
 
 
@@ -173,19 +187,50 @@ def test_wrong_bags_say_what_they_lack(name: str) -> None:
 @pytest.mark.parametrize(
     ("extra", "least", "most"),
     [
-        ("the first term of the next segment", 0, 7),
-        ("the first term of the next segment", 3, 4),
-        ("the last term of the segment before", 2, 8),
+        ("the lookup after its end", 0, 7),
+        ("the lookup after its end", 3, 4),
+        ("the lookup before its beginning", 2, 8),
     ],
 )
 def test_wrong_segments_say_what_they_have_too_much(extra: str, least: int, most: int) -> None:
     (case,) = (case for case in all_cases(["segment_sum"]) if case.name == "segment-sum")
     ends = case.inputs["offsets"]
-    beside = ends[1:] if "next" in extra else ends[:-1] - 1
+    beside = ends[1:] if "after" in extra else ends[:-1] - 1
     sums = right(case)["sums"].copy()
     sums[least:most] += case.inputs["values"][beside[least:most]]
     report = str(oracle.check(case.op, case.inputs, sums, case.options))
     assert f"{extra} is added (first: this call, segment {least})" in report
+
+
+def merged_without(case: Case, lost: Callable[[np.ndarray], np.ndarray]) -> Arrays:
+    """Merged gradients of some lookups of each row: lost(place in the row's segment)."""
+    indices = case.inputs["indices"].copy()
+    for row in np.unique(indices):
+        members = np.flatnonzero(case.inputs["indices"] == row)
+        indices[members[lost(np.arange(members.size))]] = -1
+    return OPERATORS[case.op].run({**case.inputs, "indices": indices}, case.options, "reference")
+
+
+def test_a_lookup_lost_at_a_border_is_no_race() -> None:
+    case = CASES["unique-gradient-sequence-hot"]
+    always = merged_without(case, lambda place: place == 8)
+    report = str(oracle.check(case.op, case.inputs, always, case.options))
+    assert "lookup_missing" in report and "lookup 8 (from 0) is missing" in report
+    assert "duplicate_lost" not in report
+    borders = merged_without(case, lambda place: (place > 0) & (place % 16 == 0))
+    report = str(oracle.check(case.op, case.inputs, borders, case.options))
+    assert "the first lookups of blocks of 16 but the first are missing" in report
+
+
+@pytest.mark.parametrize(("largest", "both"), [(1.0, True), (2.0**17, False)])
+def test_gradients_in_tf32_are_fp16_where_no_number_tells(largest: float, both: bool) -> None:
+    case = CASES["unique-gradient-sum"]
+    gradient = case.inputs["grad_output"] * F(largest)
+    inputs = {**case.inputs, "grad_output": gradient}
+    narrow = {**inputs, "grad_output": in_tf32(gradient)}
+    answer = OPERATORS[case.op].run(narrow, case.options, "reference")
+    report = str(oracle.check(case.op, inputs, answer, case.options))
+    assert "gradients_in_tf32" in report and ("gradients_in_fp16" in report) == both
 
 
 def test_a_page_draws_wrong_elements_where_they_are() -> None:
@@ -311,6 +356,27 @@ def test_wrong_rows_say_what_step_they_took(name: str) -> None:
     assert hint in text, text
 
 
+def test_another_hyper_parameter_is_told_by_what_was_done_to_it() -> None:
+    def kernel(case: Case) -> Arrays:
+        momentum = float(case.options["momentum"]) ** 2
+        options = {**case.options, "momentum": momentum}
+        return OPERATORS["backward"].run(case.inputs, options, "reference")
+
+    text = str(report_on(("backward-momentum_sgd", "backward-lars_sgd"), kernel))
+    assert "of 2 of 2 cases answers are right with momentum squared" in text, text
+
+
+def test_an_option_of_which_few_values_fail_is_told() -> None:
+    def kernel(case: Case) -> Arrays:
+        answer = {name: np.array(array) for name, array in right(case).items()}
+        if case.options["optimizer"] == "lamb":
+            answer["weights"] += np.linspace(0.1, 0.37, answer["weights"].size, dtype=F)
+        return answer
+
+    lambs = [f"backward-lamb{name}" for name in ("", "-first-step", "-l2", "-decoupled")]
+    assert "; only with optimizer lamb" in str(report_on((*lambs, "backward-adam"), kernel))
+
+
 PLACES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
     "first": (lambda c: c == 0, "all in the first column"),
     "even columns": (lambda c: c % 2 == 0, "all in even columns"),
@@ -318,6 +384,7 @@ PLACES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
     "lane 1": (lambda c: c % 4 == 1, "all in columns 4k + 1"),
     "lane 3": (lambda c: c % 4 == 3, "all in columns 4k + 3"),
     "first half": (lambda c: c < 32, "all in the first half of the columns"),
+    "third vectors": (lambda c: c // 4 % 3 == 2, "the third of every 3 times 4 columns"),
 }
 
 
@@ -334,6 +401,49 @@ def test_what_has_no_name_says_where_it_is(name: str) -> None:
     noise = 1 + np.linspace(0.1, 0.37, out.size).reshape(out.shape)
     out *= np.where(mask(np.arange(out.shape[1]) % width), noise, 1).astype(F)
     assert words in str(oracle.check("lookup", inputs, out))
+
+
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [
+        (lambda length, pruned: pruned > 0, "those with pruned lookups, no right one"),
+        (lambda length, pruned: length % 2 == 1, "those of an odd number of lookups, no right one"),
+        (lambda length, pruned: length > 2, "those of 3 lookups or more, no right one"),
+    ],
+)
+def test_wrong_bags_say_what_they_have_in_common(
+    fact: Callable[[np.ndarray, np.ndarray], np.ndarray], words: str
+) -> None:
+    lengths = np.array([0, 1, 2, 3, 4, 2, 5, 1])
+    ends = np.append(0, np.cumsum(lengths))
+    indices = np.arange(ends[-1]) % 7
+    indices[[1, 4, 9]] = -1
+    pruned = np.add.reduceat(np.append(indices < 0, False), ends[:-1]) * (lengths > 0)
+    inputs = {
+        "weights": np.linspace(1, 2, 28, dtype=F),
+        "rows": np.array([7]),
+        "dims": np.array([4]),
+        "feature_table": np.array([0]),
+        "indices": indices,
+        "offsets": ends,
+    }
+    out = oracle.run("lookup", inputs, backend="reference")["out"].copy()
+    out[fact(lengths, pruned)] += np.array([0.1, -0.3, 0.7, 0.2], F)
+    assert words in str(oracle.check("lookup", inputs, out))
+
+
+def test_rows_narrower_than_a_vector_are_a_tail_too() -> None:
+    inputs = {
+        "weights": np.linspace(1, 2, 32, dtype=F),
+        "rows": np.array([2, 2]),
+        "dims": np.array([4, 12]),
+        "feature_table": np.array([0, 1]),
+        "indices": np.array([0, 1, 1, 0]),
+        "offsets": np.arange(5),
+    }
+    out = oracle.run("lookup", inputs, backend="reference")["out"].copy()
+    out[:, :4] = out[:, -4:] = 0
+    assert "after the last whole 8 columns of a row" in str(oracle.check("lookup", inputs, out))
 
 
 def test_samples_that_nobody_wrote_are_no_factor() -> None:

@@ -18,7 +18,7 @@ reads the suite with h5py. It measures three things:
   or *weak or silent*. A mutant states its true names; where docs/semantics.md has none, silence, or
   a pattern that says where the bug shows, is right. A *first hint* is right if this headline is,
   or, for a bug without a name, if what stands below the headlines has the mutant's own words. Those
-  of `--only idioms` were written before anybody saw what is said of them.
+  of `--only idioms` and `--only reserves` were written before anybody saw what is said of them.
 
 All cases of the operators that a mutant could touch are answered, as in a user's check, since
 passed ones are evidence, too; `--names N` looks for explanations of N mutants only, spread evenly,

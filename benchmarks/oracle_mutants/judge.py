@@ -87,4 +87,5 @@ def is_first_hint_right(explanations: tuple[Told, ...], failed: int, mutant: Mut
     if top and mutant.true_names and grade(explanations, failed, mutant) == "strong and right":
         return True
     hints = [top] if top else [told for told in explanations if told.kind in BELOW]
-    return bool(mutant.says) and any(mutant.says in f"{hint.title} {hint.about}" for hint in hints)
+    words = mutant.says.split("|") if mutant.says else ()
+    return any(word in f"{hint.title} {hint.about}" for hint in hints for word in words)

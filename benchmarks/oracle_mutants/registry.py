@@ -64,7 +64,8 @@ def bend(
     operators : those that the bug could touch, with spaces between them.
     true_names : the names of docs/semantics.md that a careful person would give the bug; "": there
         is none, so that no name, or a pattern that says where it shows, is right.
-    says : words that a right hint has, of where answers are wrong or what failed cases share.
+    says : words that a right hint has, of where answers are wrong or what failed cases share;
+        between bars, where one of several will do.
     """
     if name in MUTANTS:
         raise ValueError(f"two mutants {name}")

@@ -56,6 +56,16 @@ def _unique(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return dict(zip(("unique", "inverse", "counts"), layouts.unique(inputs["indices"])))
 
 
+def _reordered(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    broadcast = bool(options["broadcast"])
+    ends = inputs["batch_offsets"].astype(np.int64)
+    of_table = ends.size - 1 if broadcast else int(ends[-1])
+    tables = inputs["lengths"].size // max(of_table, 1)
+    bags = layouts.reordered_bags(ends, tables, broadcast)
+    rows, lengths = layouts.jagged_index_select(inputs["indices"], inputs["lengths"], bags)
+    return {"lengths": lengths, "indices": rows}
+
+
 def _bounds(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     mode = str(options["bounds_check"])
     checked = bounds_check(
@@ -115,6 +125,7 @@ BY_KERNELS: dict[str, Callable[[Arrays, dict[str, Value]], Arrays]] = {
     "bucketize_uneven": _bucketize,
     "jagged_index_select": _select_bags,
     "unique": _unique,
+    "reorder_batched": _reordered,
     "bounds_check": _bounds,
     "jagged_to_padded_dense": _padded,
     "padded_dense_to_jagged": _unpadded,

@@ -15,7 +15,7 @@ from neocpu.oracle.operator import Arrays, Case, Value
 def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
     """All of them; `dim_multiple` as in `all_cases`."""
     recipe = Recipe(seed, dim_multiple)
-    for make in (_checks, _moves, _dense, _sums):
+    for make in (_checks, _moves, _dense, _sums, _batches):
         yield from make(recipe)
 
 
@@ -188,6 +188,36 @@ def _uniques(draw: Draw) -> Iterator[Case]:
         "unique-beyond-fp64", "unique", {"indices": keys}, "keys above 2^53 that fp64 cannot tell"
     )
     yield _case("unique-empty", "unique", {"indices": np.zeros(0, np.int64)}, "nothing")
+
+
+def _batches(recipe: Recipe) -> Iterator[Case]:
+    """Unique rows of tables, and batches that become one."""
+    draw = Draw(recipe.seed, "batches")
+    for name, features, samples, rows, about in (
+        ("jagged-unique", [0, 0, 1, 2], 5, 12, "features that share a table share its rows"),
+        ("jagged-unique-equal-rows", [0, 1, 2], 5, 7, "equal rows of different tables stay apart"),
+        ("jagged-unique-many-rows", [3, 1], 40, 500, "more rows than a warp takes"),
+        ("jagged-unique-few-lookups", [0, 0, 2], 9, 2, "fewer rows than bags"),
+    ):
+        lengths = draw.whole(len(features) * samples, 0, 5)
+        unique: Arrays = {
+            "feature_table": np.array(features),
+            "indices": draw.whole(int(lengths.sum()), 0, rows),
+            "offsets": np.append(0, np.cumsum(lengths)),
+        }
+        yield _case(name, "jagged_unique", unique, about)
+    for name, sizes, broadcast, about in (
+        ("reorder-batched", [2, 3, 1], False, "three batches of different sizes, two tables"),
+        ("reorder-batched-empty", [2, 0, 4], False, "a batch without a sample"),
+        ("reorder-batched-broadcast", [2, 0, 3], True, "samples share the bags of their batch"),
+    ):
+        lengths = draw.whole(2 * (len(sizes) if broadcast else sum(sizes)), 0, 5)
+        batches: Arrays = {
+            "lengths": lengths.astype(np.int32),
+            "indices": draw.whole(int(lengths.sum()), 0, 100),
+            "batch_offsets": np.append(0, np.cumsum(sizes)),
+        }
+        yield _case(name, "reorder_batched", batches, about, broadcast=broadcast)
 
 
 def _dense(recipe: Recipe) -> Iterator[Case]:

@@ -17,21 +17,30 @@ from neocpu.core.types import Ints
 from neocpu.oracle.diagnosis.bags import wrong_bags
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.diagnosis.groups import Group, Mask, wrong_rows, wrong_segments
-from neocpu.oracle.diagnosis.places import columns_in_common
+from neocpu.oracle.diagnosis.regions import columns_in_common
+from neocpu.oracle.diagnosis.selections import Selection, selections, tried_places
 from neocpu.oracle.diagnosis.steps import updated_rows
 from neocpu.oracle.truth.numbers import Real
 
 MOST_CASES = 12  # the smallest ones that failed
 MOST_GROUPS = 8  # wrong sums of one case
 FEW_GROUPS = 5  # of a larger case, most of which a hint has to fit that fits the small ones
-MOST_PLACES = 128  # of a lookup in a sum that are tried; of longer sums those at both ends
 # Of the wrong sums that one sentence has to fit. Those at the ends of a feature may have no
 # neighbour to take from; and no sum is another one by chance.
 LEAST_SHARE = 0.6
+NEARLY_WHOLE = 0.05  # how near a whole number a factor is that is tried
 MOST_ROWS = 64  # of a table, all of which are tried
 MOST_FOREIGN = 16  # lookups of a sum that are tried with each of them
-CUTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lookups that a block takes
-STRIDES = (2, 4)  # lookups that a loop takes at once
+MOST_WEIGHED = 64  # lookups of a sum, whose weights are looked for
+MOST_EXCHANGED = 512  # lookups of a sum of which some are tried with what is beside them
+LEAST_COLUMNS = 4  # of a sum that one number or one row may be added to
+SOME = {
+    "lookup_missing": "some lookups are missing",
+    "lookup_doubled": "some lookups count twice",
+    "lookup_sign": "some lookups are subtracted",
+}
+# What whole numbers that lookups are multiplied by mean, where these are all that there are.
+FACTORS = {"lookup_missing": (0, 1), "lookup_doubled": (1, 2), "lookup_sign": (-1, 1)}
 ORDERS: dict[str, Callable[[Ints], Ints]] = {
     "swapped in pairs": lambda column: column ^ 1,
     "the halves swapped": lambda column: (column + column.size // 2) % column.size,
@@ -66,6 +75,7 @@ class SumHint(NamedTuple):
 
     name: str
     about: str
+    vague: bool = False  # it does not say which lookup
 
 
 class Attribution(NamedTuple):
@@ -96,6 +106,7 @@ def attributed(trials: Sequence[CaseTrial]) -> Attribution | None:
     counts: Counter[SumHint] = Counter()
     order: dict[SumHint, int] = {}
     examples: dict[SumHint, str] = {}
+    written: set[SumHint] = set()
     cases: dict[SumHint, set[str]] = {}
     wrong: dict[SumHint, list[Mask]] = {}
     total = 0
@@ -108,6 +119,9 @@ def attributed(trials: Sequence[CaseTrial]) -> Attribution | None:
                 order[hint] = min(order.get(hint, rank), rank)
                 examples.setdefault(hint, f"{trial.case.name}, {group.place}")
                 cases.setdefault(hint, set()).add(trial.case.name)
+                # Sums of 0 alone are more likely sums that nobody wrote.
+                if group.answer is None or group.answer.any():
+                    written.add(hint)
                 # Of an update whose states alone are wrong no column is.
                 if group.wrong.any():
                     wrong.setdefault(hint, []).append(group.wrong[None])
@@ -115,7 +129,7 @@ def attributed(trials: Sequence[CaseTrial]) -> Attribution | None:
         return None
     # Of hints that fit as many, the one that came first says most.
     best = min(counts, key=lambda hint: (-counts[hint], order[hint]))
-    if counts[best] < LEAST_SHARE * total:
+    if counts[best] < LEAST_SHARE * total or best not in written:
         return None
     larger = {trial.case.name for trial in trials[MOST_CASES:] if _fits_case(best, trial)}
     columns = columns_in_common(wrong.get(best, []))
@@ -146,40 +160,14 @@ def hints_of(group: Group) -> Iterator[SumHint]:
     with np.errstate(all="ignore"):
         yield from _whole(group)
         if len(group.terms):
-            places = _places(len(group.terms))
-            yield from _cut(group, places)
-            yield from _single(group, places)
-            yield from _from_elsewhere(group, places)
+            yield from _selected(group)
+            yield from _parts(group)
+            yield from _from_elsewhere(group)
             yield from _foreign(group)
-            yield from _added(group)
-            yield from _strided(group)
+        yield from _added(group)
+        if len(group.terms):
             yield from _scaled(group)
-
-
-def _places(count: int) -> Ints:
-    """Places of lookups that are tried."""
-    if count <= MOST_PLACES:
-        return np.arange(count)
-    ends = np.arange(8)
-    cuts = np.array(CUTS)
-    near = np.concatenate([ends, cuts - 1, cuts, count - 1 - ends, count - cuts])
-    return np.unique(near[(near >= 0) & (near < count)])
-
-
-def _named(places: Ints, fits: Mask, count: int, name: str, words: str) -> Iterator[SumHint]:
-    """Hints of one lookup, from the most certain place to any.
-
-    words : with {} for the lookup.
-    """
-    fitting = places[fits]
-    if 0 in fitting:
-        yield SumHint(name, words.format("the first lookup"))
-    if count - 1 in fitting:
-        yield SumHint(name, words.format("the last lookup"))
-    for place in fitting[:4].tolist():
-        yield SumHint(name, words.format(f"lookup {place} (from 0)"))
-    if fitting.size:
-        yield SumHint(name, words.format("one lookup"))
+            yield from _multiplied(group)
 
 
 def _tried(group: Group, candidates: Iterable[tuple[SumHint, Real]]) -> Iterator[SumHint]:
@@ -202,79 +190,76 @@ def _whole(group: Group) -> Iterator[SumHint]:
             hint = SumHint("permuted", f"columns stand in another order: {words}")
             candidates.append((hint, total[order(np.arange(total.size))]))
     yield from _tried(group, candidates)
+    if group.rivals is not None and group.fits(group.rivals).any():
+        words = "the sum is another row's or sample's"
+        yield SumHint("lookup_from_elsewhere", words, vague=True)
 
 
-def _cut(group: Group, places: Ints) -> Iterator[SumHint]:
-    """Hints on sums of which one end is lost, or stepped by itself."""
-    count = len(group.terms)
-    ends = places[places > 0]
-    if count < 2 or not ends.size:
+def _selected(group: Group) -> Iterator[SumHint]:
+    """Hints on some lookups that are missing, doubled, subtracted, or take something else.
+
+    Those that are sure of their place come before those that are not.
+    """
+    chosen = selections(len(group.terms), group.begin)
+    if not chosen:
+        return
+    # Of short sums most selections are the same few.
+    masks, number = np.unique(np.stack([s.mask for s in chosen]), axis=0, return_inverse=True)
+    number = number.reshape(-1)
+    weights = masks.astype(np.float64)
+    some = weights @ group.terms
+    total = group.terms.sum(0)
+    for name, singular, plural, sums in (
+        ("lookup_missing", "is missing", "are missing", total - some),
+        ("lookup_doubled", "counts twice", "count twice", total + some),
+        ("lookup_sign", "is subtracted", "are subtracted", total - 2 * some),
+        ("lookup_missing", "alone counts", "alone count", some),
+    ):
+        fits = group.fits(sums)[number]
+        yield from _worded(chosen, fits, name, singular, plural)
+        if fits.any():
+            yield SumHint(name, SOME[name], vague=True)
+    if len(group.terms) > MOST_EXCHANGED:
+        return
+    for source, other in group.known().items():
+        fits = group.fits(total - some + weights @ other)[number]
+        words = f"takes {source}", f"take {source}"
+        yield from _worded(chosen, fits, "lookup_from_elsewhere", *words)
+
+
+def _worded(
+    chosen: Sequence[Selection], fits: Mask, name: str, one: str, several: str
+) -> Iterator[SumHint]:
+    """Hints on the selections that fit, the vague ones last."""
+    fitting = [selection for selection, right in zip(chosen, fits) if right]
+    for vague in (False, True):
+        for selection in fitting:
+            words = selection.vague if vague else selection.words
+            verb = several if "lookups" in words else one
+            cut = selection.at_end and name == "lookup_missing"
+            if words:
+                yield SumHint("sum_cut" if cut else name, f"{words} {verb}", vague)
+
+
+def _parts(group: Group) -> Iterator[SumHint]:
+    """Hints on a row whose lookups are stepped in two parts."""
+    ends = tried_places(len(group.terms))[1:]
+    if group.steps is None or not ends.size:
         return
     before = np.cumsum(group.terms, 0)[ends - 1]
-    after = group.terms.sum(0) - before
-    for end in ends[group.fits(before)].tolist():
-        yield SumHint("sum_cut", f"only the first {end} lookups count")
-        yield SumHint("sum_cut", "lookups at the end are lost")
-    for end in ends[group.fits(after)].tolist():
-        if end == count - 1:
-            yield SumHint("sum_cut", "only the last lookup counts")
-        yield SumHint("sum_cut", f"the first {end} lookups are lost")
-        yield SumHint("sum_cut", "lookups at the beginning are lost")
-    for end in ends[group.fits(before + group.terms.sum(0))].tolist():
-        yield SumHint("lookup_doubled", f"the first {end} lookups count twice")
-        yield SumHint("lookup_doubled", "several lookups count twice")
-    for end in ends[group.fits(after + group.terms.sum(0))].tolist():
-        yield SumHint("lookup_doubled", f"lookups from {end} (from 0) on count twice")
-        yield SumHint("lookup_doubled", "several lookups count twice")
-    if group.steps is not None:
-        for end in ends[group.steps(before, after)].tolist():
-            yield SumHint("stepped_in_parts", f"the first {end} lookups are stepped by themselves")
-            yield SumHint("stepped_in_parts", "a row is stepped in two parts")
+    for end in ends[group.steps(before, group.terms.sum(0) - before)].tolist():
+        yield SumHint("stepped_in_parts", f"the first {end} lookups are stepped by themselves")
+        yield SumHint("stepped_in_parts", "a row is stepped in two parts")
 
 
-def _strided(group: Group) -> Iterator[SumHint]:
-    """Hints on every so many lookups, that are lost or take something else than their own."""
-    total = group.terms.sum(0)
-    candidates = []
-    for stride in STRIDES:
-        for place in range(min(stride, len(group.terms))):
-            some = group.terms[place::stride].sum(0)
-            which = f"lookups {stride}k + {place} (from 0)"
-            candidates.append((SumHint("lookup_missing", f"{which} are missing"), total - some))
-            candidates.append((SumHint("lookup_missing", f"{which} alone count"), some))
-            for source, other in group.known().items():
-                hint = SumHint("lookup_from_elsewhere", f"{which} take {source}")
-                candidates.append((hint, total - some + other[place::stride].sum(0)))
-    if candidates:
-        yield from _tried(group, candidates)
-
-
-def _single(group: Group, places: Ints) -> Iterator[SumHint]:
-    """Hints on one lookup that is missing, doubled or subtracted."""
-    total = group.terms.sum(0)
-    terms = group.terms[places]
-    count = len(group.terms)
-    for factor, name, words in (
-        (-1, "lookup_missing", "{} is missing"),
-        (1, "lookup_doubled", "{} counts twice"),
-        (-2, "lookup_sign", "{} is subtracted"),
-    ):
-        yield from _named(places, group.fits(total + factor * terms), count, name, words)
-
-
-def _from_elsewhere(group: Group, places: Ints) -> Iterator[SumHint]:
-    """Hints on lookups that take something else than their own."""
-    total = group.terms.sum(0)
+def _from_elsewhere(group: Group) -> Iterator[SumHint]:
+    """Hints on lookups all of which take something else than their own."""
     every = [
         (SumHint("lookup_from_elsewhere", f"every lookup takes {source}"), other.sum(0))
         for source, other in group.known().items()
     ]
     if every:
         yield from _tried(group, every)
-    for source, other in group.substitutes.items():
-        fits = group.fits(total + other[places] - group.terms[places])
-        words = f"{{}} takes {source}"
-        yield from _named(places, fits, len(other), "lookup_from_elsewhere", words)
 
 
 def _foreign(group: Group) -> Iterator[SumHint]:
@@ -296,6 +281,23 @@ def _added(group: Group) -> Iterator[SumHint]:
     for source, extra in group.extras.items():
         if group.fits((total + extra)[None])[0]:
             yield SumHint("lookup_added", f"{source} is added")
+    for where, terms in zip(("after its end", "before its beginning"), group.beside or ()):
+        fits = group.fits(total + np.cumsum(terms, 0)) if len(terms) else np.zeros(0, bool)
+        for count in np.flatnonzero(fits).tolist():
+            words = f"the {count + 1} lookups {where} are" if count else f"the lookup {where} is"
+            yield SumHint("lookup_added", f"{words} added")
+        if fits.any():
+            yield SumHint("lookup_added", f"lookups {where} are added", vague=True)
+    if group.answer is None or total.size < LEAST_COLUMNS:
+        return
+    excess = group.answer - total
+    if group.fits((total + np.median(excess))[None])[0]:
+        yield SumHint("lookup_added", "one number is added to all columns")
+    if group.table is not None and len(group.table) <= MOST_ROWS:
+        # The weight with which a row comes nearest to what there is too much.
+        weight = group.table @ excess / (group.table**2).sum(1)
+        if group.fits(total + np.nan_to_num(weight)[:, None] * group.table).any():
+            yield SumHint("lookup_added", "a row of the table is added, with some weight")
 
 
 def _scaled(group: Group) -> Iterator[SumHint]:
@@ -313,3 +315,25 @@ def _scaled(group: Group) -> Iterator[SumHint]:
         # A sum of 0 was lost, or not written: no factor makes it.
         if np.isfinite(factor) and factor and group.fits(total * factor)[0]:
             yield SumHint("sum_scaled", "each sum is multiplied by a number of its own")
+
+
+def _multiplied(group: Group) -> Iterator[SumHint]:
+    """Hints on what each lookup is multiplied by, where there are columns enough to tell."""
+    count = len(group.terms)
+    if group.answer is None or count >= min(group.wrong.sum(), MOST_WEIGHED):
+        return
+    answer = group.answer[group.wrong]
+    rows = group.substitutes.get("no weight", group.terms)  # a weight of 0 hides its row
+    if not np.isfinite(answer).all() or not np.isfinite(rows).all():
+        return
+    factors, _, rank, _ = np.linalg.lstsq(group.terms.T[group.wrong], answer, rcond=None)
+    whole = np.rint(factors)
+    is_whole = rank == count and np.abs(factors - whole).max() < NEARLY_WHOLE
+    if is_whole and group.fits((whole @ group.terms)[None])[0]:
+        for name, values in FACTORS.items():
+            if np.isin(whole, values).all():
+                yield SumHint(name, SOME[name], vague=True)
+    weights = np.linalg.lstsq(rows.T[group.wrong], answer, rcond=None)[0]
+    if count > 1 and group.fits((weights @ rows)[None])[0]:
+        words = "lookups have other weights than their own"
+        yield SumHint("lookup_from_elsewhere", words, vague=True)

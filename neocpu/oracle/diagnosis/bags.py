@@ -4,19 +4,22 @@ Other rows, other weights, what belongs to the lookup or the bag beside; rows an
 rounded first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from neocpu.core.types import Elements, Ints
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.diagnosis.groups import (
+    MOST_BESIDE,
+    MOST_RIVALS,
     MOST_TERMS,
-    ROUNDINGS,
     Group,
     Mask,
+    Sums,
     compared_output,
     numbers_at,
+    of_rounded,
     sum_fits,
 )
 from neocpu.oracle.operator import Arrays, Truth, Value
@@ -33,11 +36,12 @@ def wrong_bags(trial: CaseTrial) -> Iterator[Group]:
     options = trial.op.complete(trial.case.options)
     reader = _Reader(trial.case.inputs, options)
     if options["pooling"] == "none":
-        yield from _wrong_lookups(reader, *compared)
+        yield from _wrong_lookups(reader, trial.case.inputs, *compared)
         return
     bags = reader.bags
     begins = np.append(0, np.cumsum(bags.batch_sizes))
     flat = np.append(0, np.cumsum(bags.batch_sizes * bags.dims))
+    tables = trial.case.inputs["feature_table"]
     for f, width in enumerate(bags.dims.tolist()):
 
         def block(array: Elements, f: int = f, width: int = width) -> Elements:
@@ -46,16 +50,18 @@ def wrong_bags(trial: CaseTrial) -> Iterator[Group]:
             return array[:, bags.column[f] : bags.column[f] + width]
 
         truth, x, wrong = compared
+        totals = reader.totals(int(begins[f]), int(begins[f + 1]), width)
         parts = block(x), block(truth.bound), block(wrong)
         for sample in np.flatnonzero(parts[2].any(1)).tolist():
             bag = int(begins[f]) + sample
             group = reader.group(
                 f"bag of feature {f}, sample {sample}",
                 np.flatnonzero(bags.bag == bag)[:MOST_TERMS],
-                width,
+                int(tables[f]),
                 *(part[sample] for part in parts),
             )
-            group.extras |= reader.beside_bag(bag, width)
+            group.beside = reader.beside_bag(bag, width)
+            group.rivals = totals
             for name, other in (("next", bag + 1), ("previous", bag - 1)):
                 if begins[f] <= other < begins[f + 1]:
                     total = reader.terms(np.flatnonzero(bags.bag == other), width).sum(0)
@@ -64,12 +70,17 @@ def wrong_bags(trial: CaseTrial) -> Iterator[Group]:
             yield group
 
 
-def _wrong_lookups(reader: "_Reader", truth: Truth, x: Real, wrong: Mask) -> Iterator[Group]:
+def _wrong_lookups(
+    reader: "_Reader", inputs: Arrays, truth: Truth, x: Real, wrong: Mask
+) -> Iterator[Group]:
     """Rows that are wrong where nothing is pooled."""
+    bags = reader.bags
     for number in np.flatnonzero(wrong.any(-1)).tolist():
-        lookups = np.flatnonzero(reader.bags.position == number)
+        lookups = np.flatnonzero(bags.position == number)
         parts = (array[number] for array in (x, truth.bound, wrong))
-        yield reader.group(f"lookup {number}", lookups, x.shape[1], *parts)
+        bag = int(np.searchsorted(inputs["offsets"], number, side="right")) - 1
+        table = int(inputs["feature_table"][bags.feature[bag]])
+        yield reader.group(f"lookup {number}", lookups, table, *parts)
 
 
 class _Reader:
@@ -98,9 +109,10 @@ class _Reader:
         return self._rows[elements_of(self.bags, lookups, width)] * (weights / by)[:, None]
 
     def group(
-        self, place: str, lookups: Ints, width: int, x: Real, bound: Real, wrong: Mask
+        self, place: str, lookups: Ints, table: int, x: Real, bound: Real, wrong: Mask
     ) -> Group:
-        """The sum of some lookups, of which an answer is wrong."""
+        """The sum of some lookups of a table, of which an answer is wrong."""
+        width = int(self.bags.tables.dims[table])
         terms = self.terms(lookups, width)
         weights, by = self._factors(lookups)
         base = self._rows[elements_of(self.bags, lookups, width)]
@@ -115,16 +127,13 @@ class _Reader:
             | self._other_lookups(lookups, width, factor),
             sums=_of_rounded(base, weights, by),
             answer=x,
-            table=self._table(lookups, width),
+            table=self._table(table, width),
             factors=weights / by,
         )
 
-    def _table(self, lookups: Ints, width: int) -> Real | None:
-        """All rows of the table that lookups read; None without lookups."""
-        if not lookups.size:
-            return None
+    def _table(self, number: int, width: int) -> Real:
+        """All rows of a table."""
         tables = self.bags.tables
-        number = int(self.bags.table[lookups[0]])
         begin = int(tables.first_element[number])
         return self._rows[begin : begin + int(tables.rows[number]) * width].reshape(-1, width)
 
@@ -169,20 +178,24 @@ class _Reader:
             others[f"the row of the {name} of its bag"] = np.where(inside[:, None], row, np.nan)
         return others
 
-    def beside_bag(self, bag: int, width: int) -> dict[str, Real]:
-        """The lookups beside a bag, where they have its width."""
-        extras = {}
-        bags = self.bags
-        for name, place in (
-            ("the first lookup of the next bag", int(np.searchsorted(bags.bag, bag, "right"))),
-            ("the last lookup of the bag before", int(np.searchsorted(bags.bag, bag)) - 1),
-        ):
-            if 0 <= place < bags.bag.size and bags.dims[bags.feature[bags.bag[place]]] == width:
-                lookup = np.array([place])
-                own = float(self._divisors[bag])
-                other = float(self._divisors[bags.bag[place]])
-                extras[name] = self.terms(lookup, width)[0] * (other / own)
-        return extras
+    def totals(self, begin: int, end: int, width: int) -> Real:
+        """The sums of some bags of a feature, of the first ones of many, [R, D]."""
+        bags = range(begin, min(end, begin + MOST_RIVALS))
+        sums = [self.terms(np.flatnonzero(self.bags.bag == bag), width).sum(0) for bag in bags]
+        return np.array(sums).reshape(-1, width)
+
+    def beside_bag(self, bag: int, width: int) -> tuple[Real, Real]:
+        """What lookups of its feature beside a bag would add to it."""
+        inside = self.bags.feature[self.bags.bag] == self.bags.feature[bag]
+        after = np.flatnonzero(inside & (self.bags.bag > bag))[:MOST_BESIDE]
+        before = np.flatnonzero(inside & (self.bags.bag < bag))[::-1][:MOST_BESIDE]
+        own = float(self._divisors[bag])
+
+        def added(lookups: Ints) -> Real:
+            share = self._divisors[self.bags.bag[lookups]] / own
+            return self.terms(lookups, width) * share[:, None]
+
+        return added(after), added(before)
 
 
 def _other_of_two(position: Ints) -> Ints:
@@ -191,20 +204,19 @@ def _other_of_two(position: Ints) -> Ints:
     return np.where(place <= position[-1:], place, -1)
 
 
-def _of_rounded(base: Real, weights: Real, by: Real) -> dict[tuple[str, str], Real]:
+def _of_rounded(base: Real, weights: Real, by: Real) -> Sums:
     """Sums of rows and weights that were rounded first."""
-    sums = {}
-    for name, rounded in ROUNDINGS.items():
-        narrow = rounded(base)
-        factors = {
-            "rows and weights are": narrow * rounded(weights)[:, None],
-            "rows are": narrow * weights[:, None],
+
+    def sums(rounded: Callable[[Real], Real]) -> dict[str, Real]:
+        terms = {
+            "rows and weights are": rounded(base) * rounded(weights)[:, None],
+            "rows are": rounded(base) * weights[:, None],
             "weights are": base * rounded(weights)[:, None],
             "weighted rows are": rounded(base * weights[:, None]),
         }
-        for words, terms in factors.items():
-            sums["lookup_rounded", f"{words} {name}"] = (terms / by[:, None]).sum(0)
-    return sums
+        return {words: (term / by[:, None]).sum(0) for words, term in terms.items()}
+
+    return of_rounded(sums)
 
 
 def _other_reads(bags: JaggedBatch, rows: Real, lookups: Ints, factor: Real) -> dict[str, Real]:

@@ -8,15 +8,19 @@ from neocpu.oracle.diagnosis.attribution import attributed
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.diagnosis.facets import Facts, Separation, facts_of, separated
 from neocpu.oracle.diagnosis.findings import EXACT, Cause, Diagnosis, Evidence
+from neocpu.oracle.diagnosis.hyper import other_number
 from neocpu.oracle.diagnosis.patterns import patterns_of, rounding_of_all, unwritten
-from neocpu.oracle.diagnosis.places import wrong_places
+from neocpu.oracle.diagnosis.places import sums_in_common, wrong_places
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.semantics import SWITCHES
+from neocpu.oracle.truth.bends import VARIANTS
 from neocpu.oracle.verdicts.compare import malformed, same_bits
 
 # Options by which kernels are written or compiled one by one: what one does says nothing of others.
 SCOPES = ("optimizer", "weights_format", "pooling", "weight_decay_mode", "format", "output_format")
 WEIGHTED = "weights of samples"
+MOST_VALUES = 6  # twice as many as are told together
+LEAST_CASES = 4  # of which it says something that they have values in common
 LEAST_SHARE_SHOWN = 0.8  # of the unexplained cases, that a pattern or a peer's bits must explain
 
 
@@ -39,21 +43,20 @@ class Conclusion:
             finding = self._best(remaining)
             if finding is None:
                 break
-            if len(finding.diagnosis.names) > 1:
-                # What fits every wrong sum is likelier than two mistakes at once.
-                finding = self._of_sums(finding.cases, 1.0) or finding
+            finding = self._simpler(finding, remaining) or finding
             self.findings.append(finding)
             # The best explains first; the next has to explain what is left.
             remaining -= set(finding.cases)
         remaining -= self._mirrors(remaining)
         remaining -= self._shown(remaining)
-        of_sums = self._of_sums(tuple(remaining))
-        if of_sums is not None:
-            self.findings.append(of_sums)
-            remaining -= set(of_sums.cases)
+        for finding in (self._of_number(remaining), self._of_sums(tuple(remaining))):
+            if finding is not None:
+                self.findings.append(finding)
+                remaining -= set(finding.cases)
         remaining -= self._rounding(remaining)
         self._weak()
-        self.places = wrong_places([self._by_name[name] for name in sorted(remaining)])
+        places = wrong_places([self._by_name[name] for name in sorted(remaining)])
+        self.places = "; ".join(filter(None, (places, *self._only_with(remaining))))
         self.common = self._separated(remaining) if remaining else None
 
     def _from_numbers(self) -> list[Evidence]:
@@ -139,6 +142,14 @@ class Conclusion:
                 values.add(str(trial.op.complete(trial.case.options).get(key, "")))
         return values
 
+    def _only_with(self, cases: set[str]) -> Iterator[str]:
+        """Options that few values have in some cases, and more in all."""
+        for key in SCOPES:
+            values = self._values(key, cases)
+            every = self._values(key, self._by_name)
+            if len(cases) >= LEAST_CASES and 2 * len(values) <= min(len(every), MOST_VALUES):
+                yield f"only with {key} {' or '.join(sorted(values))}"
+
     def _finding(
         self,
         evidence: Evidence,
@@ -205,13 +216,39 @@ class Conclusion:
         diagnosis = Diagnosis((rounding.name,), "pattern", rounding.about, rounding.fix)
         return self._grouped(dict.fromkeys(sorted(remaining), diagnosis), remaining)
 
-    def _of_sums(self, names: Sequence[str], share: float = 0.0) -> Cause | None:
+    def _of_number(self, names: set[str]) -> Cause | None:
+        """Another hyper-parameter with which answers are right."""
+        slip = other_number(
+            [self._by_name[name] for name in sorted(names)],
+            [self._by_name[name] for name in sorted(self._passed)],
+        )
+        if slip is None:
+            return None
+        fix = "check which number the kernel is passed, and what it is multiplied by"
+        return Cause(Diagnosis(("other_number",), "pattern", slip.about, fix), slip.cases)
+
+    def _simpler(self, finding: Cause, remaining: set[str]) -> Cause | None:
+        """What fits every wrong sum, where that is likelier than two mistakes at once.
+
+        Nor is one lookup that is lost by chance likely where it is always the same.
+        """
+        names = finding.diagnosis.names
+        if len(names) > 1:
+            return self._of_sums(finding.cases, 1.0)
+        if names[0] not in VARIANTS:
+            return None
+        return self._of_sums(tuple(remaining), 1.0, vague=False)
+
+    def _of_sums(
+        self, names: Sequence[str], share: float = 0.0, vague: bool = True
+    ) -> Cause | None:
         """What the wrong sums of some cases lack or have too much; of so many of them at least."""
         found = attributed([self._by_name[name] for name in sorted(names)])
-        if found is None or found.fitting < share * found.total:
+        if found is None or found.fitting < share * found.total or found.hint.vague > vague:
             return None
-        diagnosis = Diagnosis((found.hint.name,), "pattern", found.about, found.fix)
-        return Cause(diagnosis, found.cases)
+        where = sums_in_common([self._by_name[name] for name in found.cases])
+        about = "; ".join(filter(None, (found.about, where)))
+        return Cause(Diagnosis((found.hint.name,), "pattern", about, found.fix), found.cases)
 
 
 def shown_by_numbers(trial: CaseTrial) -> list[Diagnosis]:

@@ -19,34 +19,26 @@ from neocpu.core.types import Ints
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.operator import Arrays, Truth, Value
 from neocpu.oracle.truth.bags import JaggedBatch, bags_of
-from neocpu.oracle.truth.formats import FORMATS, nearest, quantum
+from neocpu.oracle.truth.formats import FORMATS, TF32, away, nearest, quantum, toward_zero
 from neocpu.oracle.truth.lookups import MergedGradients, divisor, gradients, merged
 from neocpu.oracle.truth.numbers import Real
 from neocpu.oracle.verdicts.compare import judge, malformed, numbers
 
 MOST_TERMS = 4096
+MOST_BESIDE = 16  # terms on each side of a sum
+MOST_RIVALS = 64  # other sums that a sum is compared with
 SLACK = 2.0**-20  # of the terms' size: sums of other terms have other bounds
 NEAR = 4.0  # tolerances
+SMALLEST = 2.0**-149  # what a product or quotient loses below the normal range, at most
 
 Mask = NDArray[np.bool_]
 Fits = Callable[[Real], Mask]
-
-
-def _in_tf32(x: Real) -> Real:
-    """Numbers of 11 bits, to nearest."""
-    fraction, exponent = np.frexp(x)
-    return np.ldexp(np.rint(fraction * 2.0**11), exponent - 11)
-
-
-def _cut_to_tf32(x: Real) -> Real:
-    """Numbers of 11 bits, toward zero."""
-    fraction, exponent = np.frexp(x)
-    return np.ldexp(np.trunc(fraction * 2.0**11), exponent - 11)
+Sums = dict[tuple[str, str], Real]  # [D] each, by hint and words
 
 
 ROUNDINGS: dict[str, Callable[[Real], Real]] = {
-    "rounded to TF32": _in_tf32,
-    "cut to TF32": _cut_to_tf32,
+    "rounded to TF32": partial(away, form=TF32),
+    "cut to TF32": partial(toward_zero, form=TF32),
     "rounded to bf16": partial(nearest, form=FORMATS["bf16"]),
     "rounded to fp16": partial(nearest, form=FORMATS["fp16"]),
 }
@@ -58,12 +50,15 @@ class Group:
 
     substitutes : what each lookup would add if it took something else, [n, D]; NaN where it cannot.
     extras : what does not belong to the sum, [D] each.
+    beside : terms after its end and before its beginning, [K, D] each, the nearest first.
+    rivals : sums of other rows or samples, [R, D].
     steps : whether a step from each of two sums, one after the other, gives the answer; of updates.
     others : what the sum itself gives with other states or another row; of updates.
     sums : sums that the answer may be instead, by hint and words, [D] each.
     answer : the numbers themselves, [D], where they are a sum.
     table, factors : all rows of the table that is read, [R, D], and what each lookup multiplies
         them by, [n].
+    begin : the place of the first lookup among those that a kernel has sorted.
     """
 
     place: str
@@ -72,12 +67,15 @@ class Group:
     wrong: Mask  # [D]
     substitutes: dict[str, Real] = field(default_factory=dict)
     extras: dict[str, Real] = field(default_factory=dict)
+    beside: tuple[Real, Real] | None = None
+    rivals: Real | None = None
     steps: Callable[[Real, Real], Mask] | None = None
     others: Mapping[str, bool] = field(default_factory=dict)
-    sums: dict[tuple[str, str], Real] = field(default_factory=dict)
+    sums: Sums = field(default_factory=dict)
     answer: Real | None = None
     table: Real | None = None
     factors: Real | None = None
+    begin: int | None = None
 
     def known(self) -> dict[str, Real]:
         """Substitutes, with a lookup's own term where it cannot take something else."""
@@ -101,7 +99,7 @@ def sum_fits(x: Real, bound: Real, terms: Real, wrong: Mask, form: str = "fp32")
     """Whether sums [C, D] are an answer [D] of a format in its wrong columns."""
     # Other sums are rounded to other numbers of a narrow format.
     rounding = quantum(x, FORMATS[form]) if form != "fp32" else 0.0
-    tolerance = 4 * bound + SLACK * np.abs(terms).sum(0) + rounding
+    tolerance = 4 * bound + SLACK * np.abs(terms).sum(0) + rounding + SMALLEST
     # So near its own sum an answer is wrong by rounding, and near other sums as well.
     is_far = (np.abs(terms.sum(0) - x) > NEAR * tolerance)[wrong].any()
 
@@ -130,40 +128,72 @@ def wrong_segments(trial: CaseTrial) -> Iterator[Group]:
         begin = int(offsets[number])
         end = int(offsets[number + 1])
         terms = values[begin:end]
-        extras = {}
-        if end < len(values):
-            extras["the first term of the next segment"] = values[end]
-        if begin:
-            extras["the last term of the segment before"] = values[begin - 1]
         fits = sum_fits(x[number], truth.bound[number], terms, wrong[number])
         place = f"segment {number}"
-        yield Group(place, terms, fits, wrong[number], extras=extras, answer=x[number])
+        sides = beside(values, begin, end)
+        yield Group(place, terms, fits, wrong[number], beside=sides, answer=x[number], begin=begin)
 
 
-def sums_beside(gradients: MergedGradients, number: int) -> dict[tuple[str, str], Real]:
+def beside(terms: Real, begin: int, end: int) -> tuple[Real, Real]:
+    """The terms after those from begin to end, and before them."""
+    return terms[end : end + MOST_BESIDE], terms[max(begin - MOST_BESIDE, 0) : begin][::-1]
+
+
+def sums_beside(gradients: MergedGradients, number: int) -> Sums:
     """The sums of the touched rows beside a row, and those of its own terms, rounded first."""
     begin, end = (int(limit) for limit in gradients.starts[number : number + 2])
     values = gradients.gradient.value
-    sums = {}
+    sums: Sums = {}
     for name, other in (("next", number + 1), ("previous", number - 1)):
         if 0 <= other < len(values):
             sums["lookup_from_elsewhere", f"the sum is the {name} touched row's"] = values[other]
-    for name, rounded in ROUNDINGS.items():
-        total = rounded(gradients.terms.value[begin:end]).sum(0)
-        sums["lookup_rounded", f"gradients are {name}"] = total
-    return sums
+    terms = gradients.terms.value[begin:end]
+    return sums | of_rounded(lambda rounded: {"gradients are": rounded(terms).sum(0)})
 
 
-def terms_of_row(gradients: MergedGradients, number: int) -> tuple[Real, dict[str, Real]]:
-    """The terms of a row, and those beside them once lookups are sorted by row."""
+def of_rounded(sums: Callable[[Callable[[Real], Real]], dict[str, Real]]) -> Sums:
+    """Sums [D] of numbers that were rounded first, by hint and words.
+
+    sums : by what is rounded, for a way to round. fp16 has the bits of TF32, but fewer exponents:
+        where no number tells them apart, both are named.
+    """
+    by_format = {name: sums(rounded) for name, rounded in ROUNDINGS.items()}
+    hints: Sums = {}
+    for what, total in by_format["rounded to TF32"].items():
+        if np.array_equal(total, by_format["rounded to fp16"][what]):
+            hints["lookup_rounded", f"{what} rounded to TF32 or fp16"] = total
+    for name, totals in by_format.items():
+        hints |= {("lookup_rounded", f"{what} {name}"): total for what, total in totals.items()}
+    return hints
+
+
+def group_of_row(
+    merges: Mapping[int, MergedGradients], table: int, number: int, fits: Fits, wrong: Mask
+) -> Group:
+    """The terms of a touched row, and what is beside them: once lookups are sorted by row, and in
+    the tables beside its own.
+    """
+    gradients = merges[table]
     begin, end = (int(limit) for limit in gradients.starts[number : number + 2])
     terms = gradients.terms.value
+    row = int(gradients.rows[number])
     extras = {}
-    if end < len(terms):
-        extras["the first lookup of the next row"] = terms[end]
-    if begin:
-        extras["the last lookup of the row before"] = terms[begin - 1]
-    return terms[begin:end], extras
+    for name, other in (("next", table + 1), ("previous", table - 1)):
+        if other in merges and merges[other].gradient.value.shape[1] == terms.shape[1]:
+            for place in np.flatnonzero(merges[other].rows == row):
+                total = merges[other].gradient.value[place]
+                extras[f"the gradient of the same row of the {name} table"] = total
+    return Group(
+        place=f"row {row} of table {table}",
+        terms=terms[begin:end][:MOST_TERMS],
+        fits=fits,
+        wrong=wrong,
+        extras=extras,
+        beside=beside(terms, begin, end),
+        rivals=gradients.gradient.value[:MOST_RIVALS],
+        sums=sums_beside(gradients, number),
+        begin=begin,
+    )
 
 
 def shifted_gradients(
@@ -216,7 +246,8 @@ def wrong_rows(trial: CaseTrial) -> Iterator[Group]:
     options = trial.op.complete(trial.case.options)
     bags = bags_of(trial.case.inputs, options, frozenset())
     start = 0
-    for table, merge in merged(bags, trial.case.inputs, options, frozenset()).items():
+    merges = merged(bags, trial.case.inputs, options, frozenset())
+    for table, merge in merges.items():
         shape = merge.gradient.value.shape
         end = start + shape[0] * shape[1]
         answers, bounds, bad = (
@@ -224,15 +255,11 @@ def wrong_rows(trial: CaseTrial) -> Iterator[Group]:
         )
         start = end
         for number in np.flatnonzero(bad.any(1)).tolist():
-            terms, extras = terms_of_row(merge, number)
             row = int(merge.rows[number])
-            yield Group(
-                place=f"row {row} of table {table}",
-                terms=terms[:MOST_TERMS],
-                fits=sum_fits(answers[number], bounds[number], terms, bad[number]),
-                wrong=bad[number],
+            terms = merge.terms.value[merge.starts[number] : merge.starts[number + 1]]
+            fits = sum_fits(answers[number], bounds[number], terms, bad[number])
+            yield replace(
+                group_of_row(merges, table, number, fits, bad[number]),
                 substitutes=shifted_gradients(bags, trial.case.inputs, options, table, row),
-                extras=extras,
-                sums=sums_beside(merge, number),
                 answer=answers[number],
             )

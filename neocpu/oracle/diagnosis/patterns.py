@@ -144,7 +144,8 @@ def tail_missing(case: Case, output: str, truth: Truth, x: Array) -> Pattern | N
     blocks = [np.asarray(block.any(0)) for block in by_row(case, ~judge(truth, x)[0])]
     wrong = [(block.size, int(np.argmax(block))) for block in blocks if block.any()]
     right = [block.size for block in blocks if block.size and not block.any()]
-    if not wrong or any(first == 0 for _, first in wrong):
+    # Of rows narrower than a vector all columns are beyond the last whole one.
+    if all(first == 0 for _, first in wrong):
         return None
     if not all(bool(block[-1:].any()) for block in blocks if block.any()):
         return None

@@ -5,19 +5,17 @@ exact rule; the answer is then judged by what comes out.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.diagnosis.groups import (
-    MOST_TERMS,
     Group,
     Mask,
     compared_output,
+    group_of_row,
     shifted_gradients,
-    sums_beside,
-    terms_of_row,
 )
 from neocpu.oracle.operator import Value
 from neocpu.oracle.ops.backward import BoundedTables
@@ -114,7 +112,8 @@ def updated_rows(trial: CaseTrial) -> Iterator[Group]:
     bags = bags_of(inputs, options, NONE)
     tables = BoundedTables(inputs, options, NONE)
     outputs = {key: compared_output(trial, key) for key in trial.truths}
-    for table, merge in merged(bags, inputs, options, NONE).items():
+    merges = merged(bags, inputs, options, NONE)
+    for table, merge in merges.items():
         for number, row in enumerate(merge.rows.tolist()):
             answers = {}
             for key, compared in outputs.items():
@@ -131,17 +130,11 @@ def updated_rows(trial: CaseTrial) -> Iterator[Group]:
                 gradient_error=merge.gradient.error[number],
                 lookups=int(np.diff(merge.starts)[number]),
             )
-            terms, extras = terms_of_row(merge, number)
             _, wrong = answers.get("weights", (np.zeros(1), np.ones(1, bool)))
-            yield Group(
-                place=f"row {row} of table {table}",
-                terms=terms[:MOST_TERMS],
-                fits=step.fits,
-                wrong=wrong.reshape(-1),
+            yield replace(
+                group_of_row(merges, table, number, step.fits, wrong.reshape(-1)),
                 substitutes=shifted_gradients(bags, inputs, options, table, row),
-                extras=extras,
                 steps=step.fits_steps,
-                sums=sums_beside(merge, number),
                 others=_others(step, tables, table, row, merge.gradient.value[number]),
             )
 

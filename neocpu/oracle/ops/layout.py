@@ -224,13 +224,42 @@ OPERATORS = (
     ),
     _operator(
         "unique",
-        "Different row numbers, ascending, with the way back (FBGEMM: jagged_unique_indices).",
+        "Different row numbers, ascending, with the way back (torch: unique).",
         {"indices": INDICES},
         {},
         {
             "unique": Field("different row numbers, ascending, int64[U]", ("unique",)),
             "inverse": Field("where each lookup finds its own, int64[n]", ("lookup",)),
             "counts": Field("how often each occurs, int64[U]", ("unique",)),
+        },
+    ),
+    _operator(
+        "jagged_unique",
+        "Different rows of each table, ascending, as bags of the features that share it, which "
+        "stand side by side: the first bags take one more where they do not share evenly (FBGEMM: "
+        "jagged_unique_indices).",
+        {k: BAGS[k] for k in ("feature_table", "indices", "offsets")},
+        {},
+        {
+            "unique": Field("different rows, table after table, int64[U]", ("unique",)),
+            "inverse": Field("where each lookup finds its own, int64[n]", ("lookup",)),
+            "lengths": Field("rows of each bag, int64[F*B]", ("bag",)),
+        },
+    ),
+    _operator(
+        "reorder_batched",
+        "Batches, each table-major, as one table-major batch; broadcast: a batch has one bag for "
+        "each table, which all its samples share (FBGEMM: reorder_batched_ad_lengths, "
+        "reorder_batched_ad_indices).",
+        {
+            "lengths": LENGTHS,
+            "indices": INDICES,
+            "batch_offsets": Field("first sample of each batch, and their number", ("batch",)),
+        },
+        {"broadcast": False},
+        {
+            "lengths": Field("lookups of each bag, int64[tables*samples]", ("bag",)),
+            "indices": INDICES,
         },
     ),
     Operator(

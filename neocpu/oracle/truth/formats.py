@@ -6,7 +6,7 @@ whole-number arithmetic on multiples of a quantum. It shares no code with the co
 `neocpu/kernels/`, which work on bits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,8 @@ FORMATS = {
     for form in formats.FORMATS.values()
     if not form.row_scaled
 }
+# What tensor cores take of fp32 numbers; nothing is stored so.
+TF32 = replace(FORMATS["fp32"], name="tf32", precision=11)
 
 
 def quantum(x: Real, form: Format) -> Real:

@@ -5,7 +5,7 @@ the docstrings.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import groupby, islice, pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -223,6 +223,47 @@ def unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
         "inverse": ints([place[row] for row in indices]),
         "counts": ints(count),
     }
+
+
+def jagged_unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+    """`unique` of each table by itself, and the rows as bags (jagged_unique_indices).
+
+    Features of a table stand side by side; their bags share its rows evenly, the first ones taking
+    what is left over.
+    """
+    features = inputs["feature_table"].tolist()
+    ends = inputs["offsets"].tolist()
+    samples = (len(ends) - 1) // max(len(features), 1)
+    rows: list[int] = []
+    inverse: list[int] = []
+    lengths: list[int] = []
+    for _, same in groupby(range(len(features)), key=lambda f: features[f]):
+        bags = len(list(same)) * samples
+        lookups = inputs["indices"][ends[len(lengths)] : ends[len(lengths) + bags]].tolist()
+        of_table = sorted(set(lookups))
+        place = {row: len(rows) + k for k, row in enumerate(of_table)}
+        inverse += [place[row] for row in lookups]
+        rows += of_table
+        lengths += [len(of_table[k::bags]) for k in range(bags)]
+    return {"unique": ints(rows), "inverse": ints(inverse), "lengths": ints(lengths)}
+
+
+def reorder_batched(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+    """Batches, each table-major, as one (reorder_batched_ad_lengths and _indices)."""
+    counts = [b - a for a, b in pairwise(inputs["batch_offsets"].tolist())]
+    bags = iter(_bags(inputs["lengths"]))
+    once = bool(options["broadcast"])
+    sizes = [1 if once else count for count in counts]
+    tables = inputs["lengths"].size // max(sum(sizes), 1)
+    batches = [[list(islice(bags, size)) for _ in range(tables)] for size in sizes]
+    moved = [
+        bag
+        for table in range(tables)
+        for batch, count in zip(batches, counts)
+        for bag in (batch[table] * count if once else batch[table])
+    ]
+    order = [j for bag in moved for j in bag]
+    return {"lengths": ints([len(bag) for bag in moved]), **_take(inputs, "indices", order)}
 
 
 def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:

@@ -13,7 +13,7 @@ from neocpu.core.types import Ints
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch
 from neocpu.oracle.truth.bends import flushed, flushed_bounded, kept_duplicates
-from neocpu.oracle.truth.formats import FORMATS, nearest
+from neocpu.oracle.truth.formats import FORMATS, TF32, away, nearest
 from neocpu.oracle.truth.numbers import LARGEST, SMALL, TINY, Bounded, Real, U
 from neocpu.oracle.truth.sums import FP64_ERROR, Roundings, roundings_of_division, sums_of
 from neocpu.oracle.truth.underflow import losses
@@ -312,6 +312,8 @@ def _merged_table(
     for name in ("fp16", "bf16"):
         if f"gradients_in_{name}" in switches:
             terms = nearest(terms, FORMATS[name])
+    if "gradients_in_tf32" in switches:
+        terms = away(terms, TF32)  # as PTX's cvt.rna
     weighted = bags.weight is not None and "gradient_without_weights" not in switches
     by = Roundings(products=int(weighted), underflow=underflow, divisions=divisions)
     exact_terms = Bounded(terms, error)
