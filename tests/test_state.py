@@ -16,7 +16,7 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.state import state as states
-from neocpu.train.state.blocks import BLOCK, digest_of
+from neocpu.train.state.blocks import BLOCK, digest_of, not_finite
 from neocpu.train.state.initial import initial_rows, state_shapes
 from neocpu.train.state.state import State
 
@@ -188,6 +188,14 @@ def test_blocks_hold_only_rows_that_changed() -> None:
         rows = int(index.rows[blocks].sum())
         assert rows == -(-int(whole.touched[table].sum()) // 2)
     assert TABLES[3].name == "C4" and index.of(5).stop == index.of(5).start
+
+
+def test_the_row_of_a_number_that_is_not_finite_is_named() -> None:
+    values = {"weight": np.zeros((3, 4)), "sum": np.zeros(3)}
+    assert not not_finite("t", np.array([5, 7, 9]), values)
+    values["weight"][1, 2] = np.nan
+    message = not_finite("t", np.array([5, 7, 9]), values)
+    assert message == "weight of row 7 of t is not finite"
 
 
 def test_a_replica_that_did_not_look_a_row_up_does_not_matter() -> None:
