@@ -145,6 +145,8 @@ def test_replica_groups_hold_the_same() -> None:
         replace(plan, replica_groups=3).check()
     with pytest.raises(PlanError, match="groups of 4 ranks are no whole nodes of 3 ranks, nor"):
         group.in_groups(2, 3)
+    # one group may have a smaller last node
+    assert group.in_groups(1, 3).ranks_per_node == 3
     cached = replace(TABLES[0], format="bf16", cache_format="fp32")
     with pytest.raises(PlanError, match="copies of its bf16 rows would differ"):
         place([cached], ["row_wise"], 2).in_groups(2, 2)

@@ -253,6 +253,13 @@ def test_replica_groups_train_to_the_same_digest(log: Path, tmp_path: Path) -> N
             make_plan(small_run.config_of(log, chosen, *overrides), SingleComm(), {}, 4)
 
 
+@pytest.mark.parametrize("planner", ["greedy", "search"])
+def test_the_last_node_may_be_smaller(log: Path, planner: str) -> None:
+    overrides = ("parallel.ranks_per_node=2", f"parallel.planner={planner}")
+    plan = make_plan(small_run.config_of(log, *overrides), SingleComm(), {}, 3)
+    assert (plan.ranks, plan.ranks_per_node, plan.replica_groups) == (3, 2, 1)
+
+
 def test_a_file_may_leave_out_rectangles_and_tables(log: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     tree = {"format": "neocpu plan", "version": 1, "ranks": 2}

@@ -272,7 +272,8 @@ def ranks_of_group(ranks: int, ranks_per_node: int, groups: int) -> int:
             "ranks; use a divisor of the ranks"
         )
     size = ranks // groups
-    if size % ranks_per_node and ranks_per_node % size:
+    # one group has whatever nodes there are, the last of which may be smaller
+    if groups > 1 and size % ranks_per_node and ranks_per_node % size:
         raise PlanError(
             f"parallel.replica_groups: groups of {size} ranks are no whole nodes of "
             f"{ranks_per_node} ranks, nor nodes whole groups; use another number of groups"
