@@ -32,7 +32,7 @@ def build(model: Model, kind: str, comm: Any, plan: str) -> Any:
     pipeline = "full" if kind == UNPOLLED else kind
     job = NeocpuDlrm(model, clicks(model, BATCHES), comm, plan, pipeline=pipeline)
     if kind == UNPOLLED:
-        job.dlrm.between = nothing
+        job.dlrm.between.act = nothing
     return job
 
 

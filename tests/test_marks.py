@@ -38,7 +38,7 @@ def test_rows_of_a_table_of_900_billion_are_listed_at_once() -> None:
     np.testing.assert_array_equal(tbe.existing(1, 0, HUGE), rows)
     np.testing.assert_array_equal(tbe.existing(1, 1, HUGE - 1), rows[1:-1])
     np.testing.assert_array_equal(tbe.existing(0, 0, 10), [9])
-    np.testing.assert_array_equal(tbe.changes.rows(1), rows[2:4])
-    tbe.changes.clear()
-    assert not tbe.changes.rows(1).size
+    np.testing.assert_array_equal(tbe.changes.rows(1, tbe.existing), rows[2:4])
+    tbe.changes.clear(tbe.existing)
+    assert not tbe.changes.rows(1, tbe.existing).size
     assert time.process_time() - begun < 5  # a look at all takes minutes

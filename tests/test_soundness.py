@@ -1,7 +1,9 @@
 """What does a run do with a number that is not finite: stop, skip the step, or roll back?"""
 
+import gc
 import json
 import re
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.embedding.overflow import RISK, at_risk, peak
 from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.run import trainer as trainer_module
 from neocpu.train.run.online import OnlineTrainer
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.soundness import LIMIT, sound
@@ -124,6 +127,31 @@ def test_a_step_that_no_rate_helps_is_rolled_back_from_once(spoilt, tmp_path):
     assert (summary["roll_backs"], summary["rate"], summary["skipped_steps"]) == (1, 0.5, [2])
     # there was no checkpoint yet but that of the start
     assert "resuming from step-00000000.h5" in told
+
+
+def test_tables_are_freed_before_others_are_built_and_with_the_run(log, tmp_path, monkeypatch):
+    """Without waiting for the garbage collector, which does not know how much memory rows take."""
+    worlds = []
+
+    def build(*arguments, **keys):
+        assert [world() for world in worlds] == [None] * len(worlds)
+        world = worlds_build(*arguments, **keys)
+        worlds.append(weakref.ref(world.embedding.tbe))
+        return world
+
+    worlds_build = trainer_module.build
+    monkeypatch.setattr(trainer_module, "build", build)
+    sets = ("training.on_nonfinite=roll_back", "optimizer.sparse.learning_rate=1e30")
+    # the first import of matplotlib leaves frames behind that refer to their callers
+    run(log, tmp_path / "first", "training.steps=1")
+    worlds.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        run(log, tmp_path / "out", *sets, "training.roll_back_rate=1e-12", "training.steps=3")
+        assert len(worlds) > 2 and worlds[-1]() is None
+    finally:
+        gc.enable()
 
 
 def test_keys_that_cannot_be_are_refused(log, tmp_path):

@@ -132,6 +132,8 @@ class Started(Generic[Result_co]):
         if self._stream is not None:
             # a queue has one order on all ranks: what was started before goes to its end first
             self._stream.finish(self)
+            # a stream has its last exchange until the next one: they do not hold each other
+            self._stream = None
         else:
             self.drive()
         if self._error is not None:

@@ -17,19 +17,21 @@ EXISTS = 1  # mark of a row that exists
 CHANGED = 3  # mark of a row that exists and was updated
 MANY = 1 << 16  # rows that are added to a list before it is sorted again, at least
 
+Existing = Callable[[int, int, int], Ints]
+
 
 class Changes:
     """Rows of each shard noted since `track` or `clear`.
 
-    marks[h] : a byte u8[rows] for each row of shard h, or None. existing(h, lo, hi) : rows lo <=
-    i64[n] < hi of a shard with marks that exist, ascending.
+    marks[h] : a byte u8[rows] for each row of shard h, or None.
+
+    The rows of a shard with marks that exist are asked for by `existing(h, lo, hi)`: i64[n], lo <=
+    row < hi, ascending. It is an argument, as the tables that know it would never be freed if they
+    and their changes held each other.
     """
 
-    def __init__(
-        self, marks: Sequence[Bytes | None], existing: Callable[[int, int, int], Ints]
-    ) -> None:
+    def __init__(self, marks: Sequence[Bytes | None]) -> None:
         self.marks = list(marks)
-        self._existing = existing
         self._on = False
         # of each shard: the first list is ascending and distinct, the others were added since
         self._parts: list[list[Ints]] = [[] for _ in marks]
@@ -59,15 +61,18 @@ class Changes:
         self._parts[shard].append(rows.copy())
         self._waiting[shard] += rows.size
         if self._waiting[shard] > max(MANY, self._parts[shard][0].size):
-            self.rows(shard)
+            self._listed(shard)
 
-    def rows(self, shard: int) -> Ints:
+    def rows(self, shard: int, existing: Existing) -> Ints:
         """Rows i64[n] of a shard that were noted, ascending."""
         marks = self.marks[shard]
         if marks is not None:
-            rows = self._existing(shard, 0, marks.size)
+            rows = existing(shard, 0, marks.size)
             changed: Ints = rows[marks[rows] == CHANGED]
             return changed
+        return self._listed(shard)
+
+    def _listed(self, shard: int) -> Ints:
         if len(self._parts[shard]) != 1 or self._waiting[shard]:
             self._parts[shard] = [
                 np.unique(np.concatenate([np.empty(0, np.int64), *self._parts[shard]]))
@@ -75,12 +80,12 @@ class Changes:
             self._waiting[shard] = 0
         return self._parts[shard][0]
 
-    def clear(self) -> None:
+    def clear(self, existing: Existing) -> None:
         """Forget all of them."""
         if not self._on:
             return
         for shard, marks in enumerate(self.marks):
             if marks is not None:
-                marks[self.rows(shard)] = EXISTS
+                marks[self.rows(shard, existing)] = EXISTS
             self._parts[shard] = []
             self._waiting[shard] = 0

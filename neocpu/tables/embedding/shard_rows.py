@@ -103,7 +103,7 @@ class ShardRows:
         self._marked_pages: Ints | None = None  # once asked for, until there are others
         self._row_counts = np.zeros(len(self.shards), np.int64)  # rows of each shard that exist
         self._scratch = Scratch()
-        self.changes = Changes([*map(self.touched, range(len(self.shards)))], self.existing)
+        self.changes = Changes([*map(self.touched, range(len(self.shards)))])
 
     def _allocate(
         self,

@@ -263,7 +263,8 @@ class Saver:
         commit = None if last else self.world.embedding.tbe.seal(note)
         self._write(pending, share, commit, in_background=in_memory and self._policy.background)
         # the snapshot has them; what changes from here on is for the next file
-        self.world.embedding.tbe.changes.clear()
+        rows = self.world.embedding.tbe
+        rows.changes.clear(rows.existing)
         size = file_bytes(state.tensors, counts)
         if self._policy.full_every > 1:
             self._newest = _Newest(

@@ -12,7 +12,7 @@ tables. Where tables are composed (`composition.py`), E has the vectors of physi
 and those of logical ones then. A linear term and some interactions add to the logit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,7 @@ from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.heads import Head, Objective
 from neocpu.train.model.interactions.chain import Chain
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.model.mlp import Mlp, initialise, nothing
+from neocpu.train.model.mlp import BetweenLayers, Mlp, initialise
 
 if TYPE_CHECKING:
     from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
@@ -52,13 +52,13 @@ class Dlrm:
         self.flat: F32 = np.empty(layout.parameters, np.float32)
         self.parameters = layout.views(self.flat)
         initialise(self.parameters, seed)
-        self.between: Callable[[], None] = nothing
+        self.between = BetweenLayers()
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
         widths = (layout.first_column, layout.dims)
         self.towers = self._towers(widths) if layout.towers and not apart else None
         self.first_order = self._linear_term(widths) if layout.has_first_order else None
-        self.interaction = Chain(layout.chain(), self.parameters, self._between_layers)
+        self.interaction = Chain(layout.chain(), self.parameters, self.between)
         self.shared = self.flat.size
         if layout.towers and apart:
             # they send their vectors; the pooled vectors that they take never come here
@@ -70,7 +70,7 @@ class Dlrm:
             # E is filled by physical tables, which may have more or fewer columns
             self.columns = self.composition.columns
         self.heads = [
-            Head(head, layout.interaction_width, self.parameters, self._between_layers)
+            Head(head, layout.interaction_width, self.parameters, self.between)
             for head in layout.heads
         ]
         self._objective = Objective(layout.loss)
@@ -103,7 +103,7 @@ class Dlrm:
     def _mlp(self, name: str, last_relu: bool) -> Mlp:
         """The MLP "bottom" or "top"."""
         sizes = self.layout.sizes(name)
-        return Mlp(name, sizes, self.parameters, last_relu, between=self._between_layers)
+        return Mlp(name, sizes, self.parameters, last_relu, between=self.between)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
@@ -232,6 +232,3 @@ class Dlrm:
                 mlp.weight_gradient(layer, [node])
         self._weight_gradients_between([node])
         return out
-
-    def _between_layers(self) -> None:
-        self.between()

@@ -45,6 +45,18 @@ def nothing() -> None:
     """Nothing to do between layers."""
 
 
+class BetweenLayers:
+    """What is done after each layer's work: nothing, until somebody sets `act`.
+
+    Layers hold this and not the model that they are of: it would be freed much later.
+    """
+
+    act: Callable[[], None] = staticmethod(nothing)
+
+    def __call__(self) -> None:
+        self.act()
+
+
 class Mlp:
     """Fully connected layers `name`.0, `name`.1, ... with a ReLU after each.
 

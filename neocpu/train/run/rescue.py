@@ -335,7 +335,7 @@ class RowsLeft:
             for i, shard in enumerate(rows.shards)
         }
         self._places = [places[shard.table, shard.rows, shard.cols] for shard in shards]
-        self.changes = Changes([None] * len(shards), self.existing)
+        self.changes = Changes([None] * len(shards))
 
     def flush(self) -> None:
         """All rows are in one memory."""

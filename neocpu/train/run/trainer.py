@@ -4,10 +4,8 @@ It opens the data, makes a plan, checks that there is room, compiles the kernels
 of this rank; then it takes steps, and sums up. `Trainer.run` tells that story (`step.py`: a step).
 """
 
-import gc
 import time
-from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +84,7 @@ class Trainer:
         self.samples = 0
         self.world: World | None = None
         self._batches: BatchSchedule | None = None
-        self._rebuild: Callable[[], World] | None = None
+        self._made_of: tuple[Plan, Splits, bool, MemoryPlan] | None = None  # the world
         self._recovery: Recovery | None = None
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
         self._bind = started is not None
@@ -154,14 +152,14 @@ class Trainer:
         self._watch.start()
         stop.start()
         while True:
-            try:
+            # not `except`: in it the steps would still be there, and hold their tables
+            with suppress(RollBack):
                 self._train(world, schedule, splits, recovery, stop)
                 break
-            except RollBack:
-                recovery.end(self.steps_taken, in_time=True)
-                # tables take memory: the old ones go before the new ones come
-                del world, recovery
-                world, recovery = self._roll_back(splits, schedule)
+            recovery.end(self.steps_taken, in_time=True)
+            # tables take memory: the old ones go before the new ones come
+            del world, recovery
+            world, recovery = self._roll_back(splits, schedule)
         self._watch.stop(tell)
         return self._finish(world, splits, recovery)
 
@@ -218,8 +216,8 @@ class Trainer:
         if self._bind:
             # after the kernels are compiled, which takes other cores too
             bind_kernel_threads(comm)
-        self._rebuild = partial(self._build, plan, splits, huge, memory)
-        self.world = self._rebuild()
+        self._made_of = plan, splits, huge, memory
+        self.world = self._build(*self._made_of)
         return self.world, schedule
 
     def _build(self, plan: Plan, splits: Splits, huge: bool, memory: MemoryPlan) -> World:
@@ -238,11 +236,10 @@ class Trainer:
 
     def _roll_back(self, splits: Splits, schedule: BatchSchedule) -> tuple[World, Recovery]:
         """Build tables and model anew, from the newest checkpoint. Collective."""
-        assert self.world is not None and self._rebuild is not None
+        assert self.world is not None and self._made_of is not None
         self.world.embedding.tbe.close()
         self.world = self._recovery = None
-        gc.collect()  # steps and their stages refer to one another
-        self.world = self._rebuild()
+        self.world = self._build(*self._made_of)
         recovery = self._recover(self.world, splits)
         self._go_on(recovery, schedule)
         self._measurements.forget()

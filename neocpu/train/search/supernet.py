@@ -115,7 +115,7 @@ class Supernet(Dlrm):
         }
         self._masks |= {mask.sums.name: mask for mask in masks.values()}
         sizes = self.layout.sizes(name)
-        return MaskedMlp(masks, name, sizes, self.parameters, last_relu, self._between_layers)
+        return MaskedMlp(masks, name, sizes, self.parameters, last_relu, self.between)
 
     def choose(self, mixtures: Mapping[str, Floats], learn: bool = False) -> None:
         """Mix the choices of each decision as m f64[choices] says; learn : keep what the gradients

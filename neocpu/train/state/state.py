@@ -203,7 +203,8 @@ class State:
         # a row must be in one place: moves under way end, and caches write home what changed
         self._embeddings.flush()
         shards = range(len(self.plan.local(self.comm.rank)))
-        changed = [self._embeddings.changes.rows(i) for i in shards] if since else None
+        rows = self._embeddings
+        changed = [rows.changes.rows(i, rows.existing) for i in shards] if since else None
         for owned in self._schedule(changed):
             pieces = self._exchange.exchange(owned, changed)
             for tensor, numbers in by_tensor(self._starts, owned[self.comm.rank]):

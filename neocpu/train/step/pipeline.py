@@ -51,8 +51,8 @@ class _Failed:
 
 
 @dataclass(eq=False)
-class _State(Generic[T]):
-    """A stage, and how far it is.
+class _State:
+    """A stage, and how far it is. It holds others that hold it, so nothing large: not its work.
 
     needs : (stage, batches before) pairs that must be done before. ahead : batches by which it may
     run ahead. followers : exchanges that need it. begun, done : batches that have begun, and that
@@ -60,10 +60,9 @@ class _State(Generic[T]):
     """
 
     stage: Stage
-    work: Work[T] | None
     ahead: int
-    needs: list[tuple["_State[T]", int]] = field(default_factory=list)
-    followers: list["_State[T]"] = field(default_factory=list)
+    needs: list[tuple["_State", int]] = field(default_factory=list)
+    followers: list["_State"] = field(default_factory=list)
     begun: int = 0
     done: int = 0
     under_way: dict[int, Waitable] = field(default_factory=dict)
@@ -97,10 +96,7 @@ class Pipeline(Generic[T]):
         span: Span = _no_span,
         poll: Callable[[], None] = _nothing,
     ) -> None:
-        states = {
-            stage.name: _State(stage, work.get(stage.name), ahead.get(stage.name, 0))
-            for stage in stages
-        }
+        states = {stage.name: _State(stage, ahead.get(stage.name, 0)) for stage in stages}
         for state in states.values():
             needs = [*((name, 0) for name in state.stage.needs), *state.stage.earlier]
             state.needs = [(states[name], back) for name, back in needs]
@@ -111,6 +107,7 @@ class Pipeline(Generic[T]):
         local = [state for state in self._states if state.stage.kind != EXCHANGE]
         self._early = [state for state in local if state.stage.queue != COMPUTE]
         self._compute = [state for state in local if state.stage.queue == COMPUTE]
+        self._work = work
         self._items = items
         self._span = span
         self._poll = poll
@@ -144,7 +141,7 @@ class Pipeline(Generic[T]):
                     exchange.wait()
             state.under_way.clear()
 
-    def _finish(self, state: _State[T], batch: int) -> None:
+    def _finish(self, state: _State, batch: int) -> None:
         """See that a stage is done for a batch, and all that it needs."""
         if state.done > batch or batch >= self._end:
             return
@@ -163,7 +160,7 @@ class Pipeline(Generic[T]):
         for follower in state.followers:
             self._start(follower)
 
-    def _begin(self, state: _State[T], batch: int) -> None:
+    def _begin(self, state: _State, batch: int) -> None:
         state.begun = batch + 1
         if state is self._states[0]:
             item = next(self._items, None)
@@ -172,11 +169,12 @@ class Pipeline(Generic[T]):
             else:
                 self._batches[batch] = item
             return
-        if state.work is None:
+        work = self._work.get(state.stage.name)
+        if work is None:
             return
         try:
             with self._span(state.stage.name):
-                exchange = state.work(self._batches[batch])
+                exchange = work(self._batches[batch])
         except Exception as error:
             if state.stage.kind != EXCHANGE or batch == self._now:
                 raise
@@ -184,7 +182,7 @@ class Pipeline(Generic[T]):
         if exchange is not None:
             state.under_way[batch] = exchange
 
-    def _start(self, state: _State[T]) -> None:
+    def _start(self, state: _State) -> None:
         """Start an exchange for every batch for which it is due and has what it needs."""
         while state.begun <= self._now + state.ahead and state.begun < self._end:
             if any(need.done <= state.begun - back for need, back in state.needs):

@@ -106,8 +106,11 @@ class TrainStep:
         self._node_gradients: list[NodeGradient] = []
         # MPI moves bytes when it is called: the model polls after each layer's product
         if comm.size > 1:
-            model.between = comm.poll
-        self._work: Mapping[str, Work[Turn]] = {
+            model.between.act = comm.poll
+
+    def work(self) -> Mapping[str, Work[Turn]]:
+        """What each stage does."""
+        return {
             "input": self._start_input,
             "index": self._index,
             "prefetch": self._prefetch,
@@ -376,7 +379,7 @@ class Steps:
             turns = islice(turns, owner.dynamic.steps_left(step))
         return Pipeline(
             pipelined(owner.pipeline, STEP, self._ahead),
-            owner._work,
+            owner.work(),
             turns,
             {**PIPELINES[owner.pipeline], **self._ahead},
             owner.comm.span,
