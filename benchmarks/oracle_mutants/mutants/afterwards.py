@@ -1,6 +1,6 @@
-"""Bugs that were written when explanations had been made better by those of reserves.py.
+"""Bugs for a last measure of the explanations, after those of reserves.py had been looked at.
 
-A last measure: nothing was changed for what is said of these.
+Nothing was changed for what is said of these.
 """
 
 import numpy as np
