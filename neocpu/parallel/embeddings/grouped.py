@@ -118,7 +118,7 @@ class GroupedEmbedding(ShardedEmbedding):
             if self._waiting.size:
                 merge = self.tbe.merge_tables(_each_once(self._waiting), summed[plain:], step)
                 merged = dict.fromkeys(merge.first, merge)
-            yield from self.rounds(merged, step)
+            yield from self._rounds(merged, step)
 
 
 def _each_once(shards: Ints) -> EntryLayout:

@@ -236,7 +236,7 @@ class ShardedEmbedding(Embedding[Input]):
             for terms in self.terms(batch_input, gradients, with_scalars=True):
                 merge = self.tbe.merge(*terms, step)
                 merged.update(dict.fromkeys(merge.first, merge))
-            Started(self.rounds(merged, step), self.env.comm.stream).wait()
+            Started(self._rounds(merged, step), self.env.comm.stream).wait()
 
     def terms(
         self, batch_input: Input, gradients: ShardGradients, with_scalars: bool
@@ -249,7 +249,7 @@ class ShardedEmbedding(Embedding[Input]):
             if lookups is not None:
                 yield self.all_keys.layouts.of(whole, with_scalars), lookups, gradient
 
-    def rounds(self, merged: Mapping[int, Merged], step: int) -> Generator[Request, None, None]:
+    def _rounds(self, merged: Mapping[int, Merged], step: int) -> Generator[Request, None, None]:
         """Column shards: for each phase of the rule share the column trees of its row scalars, and
         apply it. merged : gradients, by shard.
         """
