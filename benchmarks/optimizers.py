@@ -20,18 +20,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.towers import MODEL, split
+from benchmarks.towers import MODEL, opened, split
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import prepare_threads
-from neocpu.train.before.datasets import open_splits
-from neocpu.train.before.plans import make_plan
-from neocpu.train.before.warmup import warm_up
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import evaluate
 from neocpu.train.step.schedule import BatchSchedule
-from neocpu.train.step.world import World, build
-from neocpu.train.watch.results import silent
+from neocpu.train.step.world import World
 
 SEEDS = (1, 2, 3)
 TUNED_BY = 101
@@ -77,11 +73,7 @@ class Result(NamedTuple):
 
 def train(config: Config, folder: Path) -> Result:
     """The passes, or steps, of the config."""
-    comm = SingleComm()
-    splits = open_splits(config, comm, folder, silent)
-    plan = make_plan(config, comm, splits.pooling_factors())
-    warm_up(config, plan, comm)
-    world = build(config, comm, plan, splits.dense_features)
+    splits, world = opened(config, folder)
     training = config.training
     schedule = BatchSchedule(splits.loader("train"), training.epochs, training.steps)
     marks = {schedule.total_steps // 4, schedule.total_steps // 2, schedule.total_steps}

@@ -26,7 +26,7 @@ import numpy as np
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.plan.towers.towers import DISTANCES, partition, similarity
-from neocpu.train.before.datasets import open_splits
+from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.before.plans import make_plan
 from neocpu.train.before.tower_probe import learned_vectors
 from neocpu.train.before.warmup import warm_up
@@ -34,7 +34,7 @@ from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import evaluate
 from neocpu.train.step.schedule import BatchSchedule
-from neocpu.train.step.world import build
+from neocpu.train.step.world import World, build
 from neocpu.train.watch.results import silent
 
 MODEL = Path(__file__).resolve().parent.parent / "data" / "models" / "criteo-kaggle.toml"
@@ -81,13 +81,18 @@ def settings(base: list[str], seed: int, groups: Groups | None, module: tuple[in
     return configs.load(MODEL, sets)
 
 
-def train(config: Config, folder: Path) -> Result:
-    """Logloss and AUC of the test data after one pass."""
+def opened(config: Config, folder: Path) -> tuple[Splits, World]:
+    """The data of a run on one rank, and what trains on them, its kernels compiled."""
     comm = SingleComm()
     splits = open_splits(config, comm, folder, silent)
     plan = make_plan(config, comm, splits.pooling_factors())
     warm_up(config, plan, comm)
-    world = build(config, comm, plan, splits.dense_features)
+    return splits, build(config, comm, plan, splits.dense_features)
+
+
+def train(config: Config, folder: Path) -> Result:
+    """Logloss and AUC of the test data after one pass."""
+    splits, world = opened(config, folder)
     for step, batch in enumerate(BatchSchedule(splits.loader("train"), 1, 0).batches(0), 1):
         world.step(batch, step)
     measured = evaluate(world, splits.loader("test").batches(0, 0)).to_dict()

@@ -21,7 +21,7 @@ import numpy as np
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.types import Ints
 from neocpu.parallel.embeddings.replicas import Replicas
-from neocpu.parallel.embeddings.sharded import ShardedEmbedding
+from neocpu.parallel.embeddings.sharded import ShardedEmbedding, each_once
 from neocpu.parallel.exchange.input_dist import Input, find_refusal, wide_rows
 from neocpu.parallel.exchange.output_dist import ShardGradients
 from neocpu.parallel.exchange.peers import Peers
@@ -29,7 +29,6 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.transport.started import Request, Started
 from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.embedding.lookups import Words
-from neocpu.tables.embedding.tbe import EntryLayout
 
 
 class GroupedEmbedding(ShardedEmbedding):
@@ -55,22 +54,16 @@ class GroupedEmbedding(ShardedEmbedding):
         self._inside = peers.inside
         self._agreement = env.comm.queue("input")
         self._refusals = peers.across.queue("input")
-        layouts = self.all_keys.layouts
-        self._plain = np.union1d(layouts.whole.shard, layouts.row_split.shard)
-        self._waiting = np.union1d(
-            layouts.whole_with_scalars.shard, layouts.row_split_with_scalars.shard
-        )
-        shapes = [self.tbe.shards[i] for i in self._shards]
+        self._plain = self._shards(with_scalars=False)
+        self._waiting = self._shards(with_scalars=True)
+        # those that have copies in the other groups
+        self._copied_shards = [*self._plain.tolist(), *self._waiting.tolist()]
+        shapes = [self.tbe.shards[i] for i in self._copied_shards]
         self._copies = Replicas(
             peers.across,
             [shard.rows[1] - shard.rows[0] for shard in shapes],
             [shard.cols[1] - shard.cols[0] + self.tbe.rule.counts for shard in shapes],
         )
-
-    @property
-    def _shards(self) -> list[int]:
-        """This rank's shards that have copies in the other groups."""
-        return [*self._plain.tolist(), *self._waiting.tolist()]
 
     def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[Input]:
         kjt = wide_rows(expand(kjt) if isinstance(kjt, InverseKJT) else kjt)
@@ -110,20 +103,15 @@ class GroupedEmbedding(ShardedEmbedding):
             of_layout = self.tbe.merge_words(layout, lookups, gradient)
             words.update(zip(layout.shards[0].tolist(), of_layout))
         if words:
-            summed = yield from self._copies.reduce([words[i] for i in self._shards])
+            summed = yield from self._copies.reduce([words[i] for i in self._copied_shards])
             plain = self._plain.size
-            self.tbe.apply_tables(_each_once(self._plain), summed[:plain], step)
+            self.tbe.apply_tables(each_once(self._plain), summed[:plain], step)
         if self._any_scalars:
             merged = {}
             if self._waiting.size:
-                merge = self.tbe.merge_tables(_each_once(self._waiting), summed[plain:], step)
+                merge = self.tbe.merge_tables(each_once(self._waiting), summed[plain:], step)
                 merged = dict.fromkeys(merge.first, merge)
             yield from self._rounds(merged, step)
-
-
-def _each_once(shards: Ints) -> EntryLayout:
-    """The layout of gradients that are by shard already."""
-    return EntryLayout(shards, np.zeros(shards.size, np.int64))
 
 
 def _cuts_of_group(env: ShardingEnv, group: int, batch: int) -> Ints:

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from neocpu.tables.embedding.row_lookups import RowTerms
 
 
+def each_once(shards: Ints) -> EntryLayout:
+    """The layout of gradients that are by shard already."""
+    return EntryLayout(shards, np.zeros(shards.size, np.int64))
+
+
 class ShardedEmbedding(Embedding[Input]):
     """The pooled tables of a model, spread over the ranks as the plan says.
 
@@ -71,7 +76,7 @@ class ShardedEmbedding(Embedding[Input]):
         repeated = self.exchange.repeated
         self._key_sets = [self.all_keys] if repeated is None else repeated.key_sets
         copied = np.unique(self.all_keys.copies.shard)
-        self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
+        self._copied = each_once(copied)
         copies = [plan.local(comm.rank)[i] for i in copied.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
         self._replicas = self._replica_exchange(everybody or comm, tables) if tables else None
@@ -84,9 +89,15 @@ class ShardedEmbedding(Embedding[Input]):
         """The exchange of numbers of whole rows among column shards."""
         from neocpu.parallel.embeddings.scalars import ScalarPeers
 
+        return ScalarPeers(self.env.plan, self.env.comm, self._shards(with_scalars=True).tolist())
+
+    def _shards(self, with_scalars: bool) -> Ints:
+        """This rank's shards, ascending, but those of replicated tables: the ones whose update
+        waits for row scalars, or the ones that need none.
+        """
         layouts = self.all_keys.layouts
-        waiting = np.union1d(layouts.whole_with_scalars.shard, layouts.row_split_with_scalars.shard)
-        return ScalarPeers(self.env.plan, self.env.comm, waiting.tolist())
+        whole, row_split = (layouts.of(whole, with_scalars) for whole in (True, False))
+        return np.union1d(whole.shard, row_split.shard)
 
     def _replica_exchange(self, comm: Comm, tables: Sequence[TableSpec]) -> "Replicas":
         """The exchange of the gradients of replicated tables."""
