@@ -185,6 +185,11 @@ class Family:
     bound: bool = False  # do ranks, plan and memory decide bits, as rows are narrower in caches?
 
     @property
+    def in_blocks(self) -> bool:
+        """Does each rank update all dense parameters, in blocks?"""
+        return "optimizer.shampoo" in self.more
+
+    @property
     def composed(self) -> bool:
         """Are vectors of some tables made of others'?"""
         return self.kinds or self.rows
@@ -293,6 +298,16 @@ FAMILIES["kinds"] = replace(
     more=_EXTRAS,
 )
 FAMILIES["rows"] = replace(FAMILIES[MAIN], interaction=("dhen", "cat"), rows=True, more=_ATTENTION)
+FAMILIES["shampoo"] = replace(
+    FAMILIES["wires"],
+    dense='{ name = "adam", learning_rate = 0.01 }',
+    more="""
+[optimizer.shampoo]
+every = 2
+spread = 1
+max_preconditioner_dim = 5
+""",
+)
 FAMILIES["next day"] = replace(FAMILIES["adam"], day="next")
 FAMILIES["online"] = replace(FAMILIES["narrow"], day="online")
 DRAWN = "drawn "  # and a seed: the name of a family of `promise_draws.py`
@@ -383,7 +398,8 @@ class Case:
     def towers(self) -> bool:
         """Does each node look up its own tables for all samples? Where no table is on two nodes."""
         even = self.ranks > RANKS_PER_NODE and self.ranks % RANKS_PER_NODE == 0
-        fit = even and self.plan in ON_ONE_NODE and not self.learnt.composed
+        apart = not (self.learnt.composed or self.learnt.in_blocks)
+        fit = even and self.plan in ON_ONE_NODE and apart
         return fit and HOW.index(self.how) < self.threads
 
     @property

@@ -97,6 +97,7 @@ VALUES: dict[type, Values] = {
     ShampooKeys: {
         "every": (1, 2, 3),
         "start": (1, 3),
+        "spread": (1, 2),
         "max_preconditioner_dim": (4, 7),
         "merge_dims": (13,),
         "sides": (1,),

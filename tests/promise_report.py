@@ -50,7 +50,8 @@ family again with a table in fp16, rounded stochastically, and one in fp8; again
 (fp16 forward, bf16 backward and dense); FTRL with int8 forward and fp8 backward in blocks of four
 columns; tables of the kinds hash, qr, md, unified and cafe under Adam with CowClip, clipped dense
 gradients, groups of rates, averaged parameters and DCNv2; rows that travel unpooled (tensor trains,
-histories with target attention) under DHEN; Adam started from a model that was trained on another
+histories with target attention) under DHEN; compressed wires again, with Adam in directions of
+Shampoo whose roots are spread; Adam started from a model that was trained on another
 day's data, whose vocabularies and tables then grow; and an online run over the files of two days,
 stopped in one of them or between them. Batch trees have 16, 4, 8 and 2 leaves. Then the code
 generator is told to forget AVX-512, and AVX2 as well, and a pairwise cover is run again; runs that

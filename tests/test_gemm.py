@@ -98,6 +98,27 @@ def test_long_chains_cross_cache_blocks(b, k, n, leaves):
         numba.set_num_threads(before)
 
 
+@SETTINGS
+@given(
+    n=st.sampled_from([0, 1, 5, 16, 31, 33, 65, 130]),
+    k=SIZES,
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    first=st.booleans(),
+)
+def test_a_symmetric_product_is_the_lower_half_of_the_whole(n, k, seed, fill, first):
+    rng = np.random.default_rng(seed)
+    x, w = (matrix(rng, (k, n) if first else (n, k), fill) for _ in range(2))
+    for other in (x, w):
+        answer, expected, whole = (np.full((n, n), np.nan, np.float32) for _ in range(3))
+        gemm.symmetric(x, other, first, answer)
+        twin.symmetric(x, other, first, expected)
+        assert_same(answer, expected)
+    twin.symmetric(x, x, first, answer)
+    twin.input_gradient(x.T if first else x, x if first else x.T, np.empty((0, 0)), whole)
+    assert_same(answer, whole)
+
+
 def test_cuts_may_start_inside_the_batch():
     rng = np.random.default_rng(0)
     g = matrix(rng, (50, 7), "normal")

@@ -228,7 +228,8 @@ ADAMW = 'optimizer.dense={ name="adam", weight_decay=0.01, weight_decay_mode="de
 )
 def test_one_digest_over_ranks_and_pipelines(rule: str, mode: str) -> None:
     decay = f"optimizer.dense.weight_decay_mode={mode}"
-    sets = (FLAT, *ALL, decay, f"optimizer.dense.name={rule}")
+    spread = f"optimizer.shampoo.spread={int(mode == 'l2')}"
+    sets = (FLAT, *ALL, decay, f"optimizer.dense.name={rule}", spread)
     expected = digest_of(sets, ["table_wise"] * 3, SingleComm())
     for ranks, pipeline in ((2, "full"), (3, "off"), (4, "full"), (8, "input")):
         more = (*sets, f"training.pipeline={pipeline}", "training.bucket_bytes=0", TWO_LEVELS)
@@ -298,15 +299,75 @@ def test_momentum_is_of_the_steps_and_nesterov_looks_ahead():
     assert np.allclose(ahead, 3.25 * one, rtol=1e-3, atol=1e-4)
 
 
+def test_spread_roots_are_of_the_factors_so_many_steps_before():
+    rng = np.random.default_rng(6)
+    shapes = {"w": (9, 6), "v": (5,)}
+    keys = ShampooKeys(every=4, spread=3, max_preconditioner_dim=5, beta2=0.9)
+    parameters = np.zeros(59, np.float32)
+    optimizer = SparseOptimizer(name="sgd", learning_rate=1.0)
+    trained = Shampoo(SingleComm(), shapes, keys, optimizer, parameters)
+    values = {}
+    for step in range(1, 11):
+        trained.step(rng.standard_normal(59).astype(np.float32), step)
+        values[step] = {name: fields["value"].copy() for name, fields in trained.factors.items()}
+        of = {4: 1, 8: 5}.get(step)
+        for name, fields in trained.factors.items() if of else ():
+            expected = np.zeros_like(fields["root"])
+            root = 2 if ".v." in name else 4
+            assert shampoo.inverse_root(
+                values[of][name], 1 / (1 - 0.9**of), keys.epsilon, root, expected
+            )
+            np.testing.assert_allclose(fields["root"], expected, rtol=1e-5, atol=1e-6)
+
+
+def without_a_root(comm: Comm) -> tuple[list[str], dict[str, object], bool]:
+    """Two computations of roots, of which the second finds one of two: what all ranks know."""
+    keys = ShampooKeys(every=1, max_preconditioner_dim=3)
+    optimizer = SparseOptimizer(name="sgd", learning_rate=1.0)
+    shapes = {"w": (3, 3), "v": (3, 3)}
+    trained = Shampoo(comm, shapes, keys, optimizer, np.zeros(18, np.float32))
+    g = np.random.default_rng(7).standard_normal(18).astype(np.float32)
+    trained.step(g, 1)
+    bad = trained.factors["shampoo.v.0.0.right"]
+    before = bad["root"].copy()
+    bad["value"][...] = np.diag(np.float32([-9e9, 9e9, 1]))  # no ridge makes that positive
+    trained.step(g, 2)
+    lines: list[str] = []
+    trained.tell(lines.append)
+    assert not trained.news
+    return lines, trained.counts(), np.array_equal(bad["root"], before)
+
+
+def test_a_root_that_is_not_found_stays_and_all_ranks_hear_of_it():
+    for lines, counts, kept in run_threads(2, without_a_root):
+        assert [line.partition(", whose")[0] for line in lines] == [
+            "warning: step 2: no inverse root was found for v.0.0.right of optimizer.shampoo"
+        ]
+        assert counts == {"roots_kept": 1} and kept
+
+
 def test_squares_that_overflow_end_the_run_and_a_gradient_of_zeros_does_not():
     keys = ShampooKeys(every=1)
     with pytest.raises(TrainingError, match=r"of block w\.0\.0, is not finite; lower optim"):
         step_of(keys, "sgd", np.full((2, 3), 2.0**62, np.float32), 400)
+
+    def overflow(comm: Comm) -> str:
+        """Whichever rank has the block, all end alike."""
+        rule = SparseOptimizer(name="sgd")
+        trained = Shampoo(comm, {"w": (2, 3)}, keys, rule, np.zeros(6, np.float32))
+        with pytest.raises(TrainingError) as met:
+            for step in range(1, 400):
+                trained.step(np.full(6, 2.0**62, np.float32), step)
+        return str(met.value)
+
+    assert len({*run_threads(2, overflow)}) == 1
     assert not step_of(keys, "sgd", np.zeros((2, 3), np.float32), 2).any()
 
 
 def test_a_run_goes_on_between_two_roots_on_other_ranks(log: Path, tmp_path: Path) -> None:
-    sets = (*ALL, ADAMW, "training.epochs=2", "optimizer.shampoo.every=3")
+    # factors of step 4 have their roots at step 6
+    keys = ("optimizer.shampoo.every=3", "optimizer.shampoo.spread=2", "training.log_every=2")
+    sets = (*ALL, ADAMW, "training.epochs=2", *keys)
 
     def body(comm: Comm, out: str, steps: int, resume: bool) -> str:
         config = config_of(log, *sets, f"training.steps={steps}")
@@ -321,6 +382,9 @@ def test_a_run_goes_on_between_two_roots_on_other_ranks(log: Path, tmp_path: Pat
     with CheckpointFile(last) as file:
         root = file.field(file.number("dense/shampoo.bottom.0.weight.0.0.left"), "root")[:]
         assert root.shape == (5, 5) and root.any()
+    text = (tmp_path / "whole" / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["roots_kept"] for line in lines if line["split"] == "train"] == [0, 0, 0]
     assert set(TrainedModel(last).dense) == {
         f"{mlp}.{layer}.{kind}"
         for mlp in ("bottom", "top")
@@ -351,6 +415,8 @@ def test_a_run_that_starts_from_one_without_factors_begins_them_afresh(
         (("every=2", "epsilon=0.0"), "shampoo.epsilon: it must be above 0"),
         (("every=2", "momentum=1.0"), "shampoo.momentum: 1.0 must be below 1"),
         (("every=2", "nesterov=true"), "shampoo.nesterov: it has no effect without"),
+        (("every=3", "spread=3"), "shampoo.spread: 3 must be below optimizer.shampoo.every, and"),
+        (("every=3", "start=1", "spread=1"), "shampoo.spread: 1 must be below"),
         (("every=-1",), "shampoo.every"),
         (("every=2", "sides=3"), "shampoo.sides"),
         (("every=2", "max_preconditioner_dim=0"), "shampoo.max_preconditioner_dim"),

@@ -9,9 +9,10 @@ value waits in the tile, it is never restarted.
     layer             out[b, n] = relu(sum_k x[b, k] w[n, k] + bias[n])       last, last
     input_gradient    out[b, k] = sum_n g[b, n] w[n, k], 0 where gate <= 0    last, first
     weight_gradient   out[n, k] = tree over leaves of sum_b g[b, n] x[b, k]   first, first
+    symmetric         out[i, j] = out[j, i] = sum_k x[i, k] w[j, k], j <= i   both last or first
 
-One compiled kernel, `_product`, serves all three: they differ in how panels are packed and how a
-tile is finished.
+One compiled kernel, `_product`, serves all four: they differ in how panels are packed and how a
+tile is finished; a symmetric one makes the tiles that the diagonal meets, and those below it.
 
     for a block of A panels (parallel)        packed once, stays in L2:  [panel][K][MR]
       for a B panel                           packed up front:           [panel][K][NC]
@@ -41,6 +42,7 @@ from neocpu.kernels.simd.panels import (
     copy_b,
     copy_floats,
     finish_tile,
+    mirror_block,
     transpose_block,
 )
 from neocpu.kernels.simd.tiles import LANES, MR, NC, slim_chains, tile_chains
@@ -51,6 +53,7 @@ _BLOCK = 196608  # floats of packed A panels that stay in the second-level cache
 # Blocks for each thread: one whose core is slower for a while, as on a shared host, takes fewer.
 _SHARES = 4
 _CHUNK = 4  # B panels packed at a time
+_LOWER = 4  # beside the modes of `simd/panels.py`: PLAIN, and above the diagonal what is below it
 _SLACK = LANES + 16  # a transposed block may spill LANES floats; 16 to start at a cache line
 
 Matrix = NDArray[np.float32]
@@ -186,13 +189,28 @@ def _column_sums(g, c0, width, cuts, stack, out):
     copy_floats(stack, 0, out, c0, width)
 
 
+@kernel
+def _mirror(out):
+    """out[r, c] = out[c, r] above the diagonal of f32[n, n]."""
+    size = len(out)
+    whole = size // LANES * LANES
+    for r in range(0, whole, LANES):
+        mirror_block(out, r * size + r, size)
+        for c in range(r + LANES, whole, LANES):
+            transpose_block(out, c * size + r, size, LANES, out, r * size + c, size)
+    for c in range(whole, size):
+        for r in range(c):
+            out[r, c] = out[c, r]
+
+
 @parallel_kernel
 def _product(a, a_first, b, b_first, cuts, mode, other, out, sums, threads):
     """out[m, n] = sum over steps of a[m, k] b[n, k] in canonical order, finished; the steps are the
     first axis of `first` operands.
 
-    cuts i64[L+1], steps of the leaves; mode: what becomes of a finished tile (`simd/panels.py`),
-    other: its bias f32[1, n] or gate f32[m, n]; sums: f32[m] for the column sums of a, or f32[0].
+    cuts i64[L+1], steps of the leaves; mode: what becomes of a finished tile (`simd/panels.py`), or
+    _LOWER; other: its bias f32[1, n] or gate f32[m, n]; sums: f32[m] for the column sums of a, or
+    f32[0].
     Records from Python would cost a small product a fifth of its time, so they are made here.
     """
     left = Operand(a, a_first)
@@ -252,29 +270,34 @@ def _product(a, a_first, b, b_first, cuts, mode, other, out, sums, threads):
             # once for each block: by the unit that has its first columns
             if part == 0 and sums.size:
                 _column_sums(a, i0 * MR, min(i1 * MR, rows) - i0 * MR, cuts, tiles, sums)
-            for j in range(part * b_panels // parts, (part + 1) * b_panels // parts):
+            # those that the last row of the block reaches
+            wanted = min(b_panels, (i1 * MR + NC - 1) // NC) if mode == _LOWER else b_panels
+            for j in range(part * wanted // parts, (part + 1) * wanted // parts):
+                first = max(i0, j * NC // MR) if mode == _LOWER else i0
                 slim = columns - j * NC <= LANES
                 # its other columns are added up too, and old numbers may be slow subnormals
                 if slim:
                     clear_floats(tiles, 0, tiles.size)
-                _leaves(
-                    a_block, a_start, i1 - i0, packed, start + j * steps * NC, slim, cuts, tiles
-                )
-                for i in range(i0, i1):
+                a_at = a_start + (first - i0) * steps * MR
+                b_at = start + j * steps * NC
+                _leaves(a_block, a_at, i1 - first, packed, b_at, slim, cuts, tiles)
+                for i in range(first, i1):
                     r0 = i * MR
                     c0 = j * NC
                     finish_tile(
                         tiles,
-                        (i - i0) * _TILE,
+                        (i - first) * _TILE,
                         min(MR, rows - r0),
                         min(NC, columns - c0),
                         other,
                         Position(r0 * down + c0, down),
-                        mode,
+                        PLAIN if mode == _LOWER else mode,
                         out,
                         Position(r0 * columns + c0, columns),
                     )
             unit = take_next(counter)
+    if mode == _LOWER:
+        _mirror(out)
 
 
 _NOTHING = np.empty((0, 0), np.float32)
@@ -321,3 +344,16 @@ def weight_gradient(g, x, cuts, out, out_bias):
     """
     threads = get_num_threads()
     _product(g, True, x, True, cuts, PLAIN, _NOTHING, out, out_bias, threads)
+
+
+def symmetric(x, w, first, out):
+    """A symmetric product, of half the work: out = x wᵀ, or xᵀ w if the steps are the `first` axis.
+
+    Shapes: x, w f32[n, k], or f32[k, n] if `first`; out f32[n, n]; all C-contiguous, any size from
+    0. Only what is on the diagonal and below is computed, and mirrored: of x = w that is the whole
+    product to the bit, of others whose product is symmetric but for rounding one of its two halves.
+    Source: docs/arithmetic.md §1. Order: chain over ascending steps from +0.
+    """
+    steps = np.array([0, x.shape[0 if first else 1]])
+    threads = get_num_threads()
+    _product(x, first, w, first, steps, _LOWER, _NOTHING, out, _NO_SUMS, threads)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.compile.choice import chosen
+from neocpu.kernels.dense.gemm import symmetric
 from neocpu.kernels.numbers.squares import square_sum
 
 Matrix = NDArray[np.float32]
@@ -28,7 +29,6 @@ TOLERANCE = np.float32(2.0**-16)
 DIVERGED = np.float32(4.0)  # all of |M - I| is smaller where the iteration converges
 MOST_STEPS = 40
 _NO_GATE = np.empty((0, 0), np.float32)
-_NO_BIAS = np.empty(0, np.float32)
 
 
 def accumulate(g, beta2, left, right):
@@ -36,18 +36,14 @@ def accumulate(g, beta2, left, right):
 
     Shapes: g f32[m, n]; left f32[m, m] or f32[0, 0]; right f32[n, n] or f32[0, 0]; C-contiguous.
     beta2 : fp64, of a mean; 1: a sum.
-    Order: products as in `gemm`; then S = S + P, or S = fl(fl(β2·S) + fl(β2'·P)), β2' = fl(1 - β2).
+    Order: products as `gemm.symmetric`; then S = S + P, or S = fl(fl(β2·S) + fl(β2'·P)),
+    β2' = fl(1 - β2).
     """
-    rows, columns = g.shape
-    if left.size:
-        product = np.empty((rows, rows), np.float32)
-        chosen("dense.gemm", "layer")(g, g, np.zeros(rows, np.float32), False, product)
-        _add(product, beta2, left)
-    if right.size:
-        product = np.empty((columns, columns), np.float32)
-        cuts = np.array([0, rows], np.int64)
-        chosen("dense.gemm", "weight_gradient")(g, g, cuts, product, _NO_BIAS)
-        _add(product, beta2, right)
+    for factor, columns in ((left, False), (right, True)):
+        if factor.size:
+            product = np.empty_like(factor)
+            symmetric(g, g, columns, product)
+            _add(product, beta2, factor)
 
 
 def _add(product: Matrix, beta2: float, factor: Matrix) -> None:
@@ -91,7 +87,6 @@ def _newton(
             away.reshape(-1)[:: size + 1] -= np.float32(1)
             error = np.abs(away, out=away).max(initial=np.float32(0))
             if error <= TOLERANCE:
-                X = (X + X.T) * np.float32(0.5)
                 power = math.sqrt(scale) if root == 2 else math.sqrt(math.sqrt(scale))
                 out[...] = power * X.astype(np.float64)
                 return True
@@ -102,14 +97,21 @@ def _newton(
 
 
 def _advance(X: Matrix, M: Matrix, root: int) -> tuple[Matrix, Matrix]:
-    """One step: T = ((root + 1) I - M) / root; X T, and T^root M, made symmetric."""
+    """One step: T = ((root + 1) I - M) / root; X T, and T^root M. All are polynomials of one
+    symmetric matrix, so their products are symmetric.
+    """
     T = M * np.float32(-1.0 / root)
     T.reshape(-1)[:: len(T) + 1] += np.float32((root + 1) / root)
-    X = _product(X, T)
+    X = _symmetric(X, T)
     for _ in range(root // 2):
-        T = _product(T, T)
-    M = _product(T, M)
-    return X, (M + M.T) * np.float32(0.5)
+        T = _symmetric(T, T)
+    return X, _symmetric(T, M)
+
+
+def _symmetric(a: Matrix, b: Matrix) -> Matrix:
+    out = np.empty_like(a)
+    symmetric(a, b, False, out)
+    return out
 
 
 def direction(f, left_root, right_root, grafted, out):

@@ -5,6 +5,8 @@ binary tree over fp64 (`docs/arithmetic.md` §5).
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.kernels.compile.jit import kernel
+
 PIECE = 1 << 15  # elements, a power of two: subtrees of so many stay in the cache
 
 
@@ -14,19 +16,36 @@ def square_sum(x: NDArray[np.float32]) -> float:
     Order: a binary tree over the elements, adjacent pairs first; absent ones up to a power of two
     are +0.
     """
-    whole = x.size // PIECE * PIECE
-    sums = [_squares(piece) for piece in x[:whole].reshape(-1, PIECE)]
-    if whole < x.size:
-        sums.append(_squares(x[whole:]))
-    return pair_sum(np.array(sums, np.float64))
+    sums = np.empty(-(-x.size // PIECE), np.float64)
+    _piece_sums(x, sums)
+    return pair_sum(sums)
 
 
-def _squares(x: NDArray[np.float32]) -> float:
-    """Sum of squares of up to PIECE elements."""
-    wide = x.astype(np.float64)
-    # the product of two fp32 numbers is exact in fp64
-    wide *= wide
-    return pair_sum(wide)
+@kernel
+def _piece_sums(x, sums):
+    """sums f64[p]: the sum of squares of each piece of x f32[n]."""
+    level = np.empty(PIECE // 2, np.float64)
+    above = np.empty(PIECE // 4, np.float64)
+    for p in range(sums.size):
+        piece = x[p * PIECE : (p + 1) * PIECE]
+        size = piece.size
+        for i in range(size // 2):
+            a = np.float64(piece[2 * i])
+            b = np.float64(piece[2 * i + 1])
+            # the product of two fp32 numbers is exact in fp64
+            level[i] = a * a + b * b
+        if size % 2:
+            level[size // 2] = np.float64(piece[size - 1]) * np.float64(piece[size - 1])
+        size = (size + 1) // 2
+        while size > 1:
+            for i in range(size // 2):
+                above[i] = level[2 * i] + level[2 * i + 1]
+            # x + 0 is x, so an odd number goes up as it is
+            if size % 2:
+                above[size // 2] = level[size - 1]
+            level, above = above, level
+            size = (size + 1) // 2
+        sums[p] = level[0]
 
 
 def pair_sum(numbers: NDArray[np.float64]) -> float:

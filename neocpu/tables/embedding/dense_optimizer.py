@@ -4,7 +4,7 @@ Runs of parameters may have rates of their own (`optimizer_groups.py`), and besi
 rule a moving average of the parameters may be kept, which is what is then evaluated.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -26,6 +26,7 @@ class DenseOptimizer:
         now.
     state : attribute, name as torch has it -> f32[P]; the average among them.
     factors : attribute, what else is part of the state: name -> fields of a tensor, "value" first.
+    news : attribute, lines for the user that were not shown yet.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class DenseOptimizer:
             for name in rule.element_state
         }
         self.factors: dict[str, Mapping[str, Floats]] = {}
+        self.news: list[str] = []
         self._ema = np.float32(ema)
         # of the fp64 difference: 1 - fl(ema) would be another number
         self._rest = np.float32(1.0 - ema)
@@ -78,6 +80,16 @@ class DenseOptimizer:
             hi = min(end, run.end)
             if lo < hi:
                 yield run._replace(first=lo, end=hi)
+
+    def tell(self, show: Callable[[str], None]) -> None:
+        """Show what the user should know of the last step, a line each."""
+        for line in self.news:
+            show(f"warning: {line}")
+        self.news.clear()
+
+    def counts(self) -> dict[str, object]:
+        """What lines of metrics say of it."""
+        return {}
 
     def gather(self) -> None:
         """Bring `factors` up to date on all ranks. Collective, where ranks share their work."""

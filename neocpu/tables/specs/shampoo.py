@@ -24,6 +24,8 @@ class ShampooKeys:
 
     every : steps from one computation of the inverse roots to the next (0: Shampoo is off).
     start : the first step that takes such a direction (0: step `every`).
+    spread : steps over which the computation of roots is spread; they are then of the factors of so
+        many steps before (0: of the same step, and computed in it).
     max_preconditioner_dim : rows, and columns, of a block, at most.
     merge_dims : neighbouring dimensions of a parameter become one where their product is at most
         this (0: only those of size 1).
@@ -36,6 +38,7 @@ class ShampooKeys:
 
     every: int = 0
     start: int = 0
+    spread: int = 0
     max_preconditioner_dim: Annotated[int, Limits(least=1, most=1 << 15)] = 128
     merge_dims: int = 0
     sides: Annotated[int, Limits(least=1, most=2)] = 2
@@ -55,6 +58,8 @@ class ShampooKeys:
             for key, value in self.header().items():
                 yield key, f"{value} has no effect while optimizer.shampoo.every is 0; set that too"
             return
+        if self.spread >= min(self.every, self.first):
+            yield "spread", f"{self.spread} must be below optimizer.shampoo.every, and below start"
         if towers:
             yield "every", "with parallel.towers not every rank trains all parameters; leave it out"
         if not 0 < self.beta2 <= 1:
@@ -156,4 +161,4 @@ def factor_bytes(shapes: Mapping[str, Sequence[int]], keys: ShampooKeys) -> int:
     if not keys.every:
         return 0
     sizes = [size for block in blocks_of(shapes, keys) for size in block.sides().values()]
-    return sum(2 * 4 * size * size for size in sizes)
+    return sum((3 if keys.spread else 2) * 4 * size * size for size in sizes)

@@ -61,7 +61,8 @@ class Measurements:
         metrics = self.log.metrics(self._comm)
         if spike := self.log.spike():
             self._report.tell(f"warning: {spike}")
-        pace = self.log.pace(step) | world.step.soundness.norms() | self.reading()
+        pace = self.log.pace(step) | world.step.soundness.norms() | world.dense.counts()
+        pace |= self.reading()
         self._report.note(self._pace_text(step, pace))
         self._report.metrics(step, samples, "train", metrics, pace, shown=False)
 
@@ -84,7 +85,8 @@ class Measurements:
             known = {}
         metrics = dict(known)
         loss = self._config.model.loss
-        norms = world.step.soundness.norms()  # before what is scored takes the model's buffers
+        # before what is scored takes the model's buffers
+        norms = world.step.soundness.norms() | world.dense.counts()
         if not metrics:
             metrics["train"] = self._window.metrics(loss, self._comm)
         for name in names:

@@ -336,6 +336,8 @@ class Trainer:
         with self._watch.counting():
             batch, outcome = steps.next()
         self._watch.end_step()
+        assert self.world is not None
+        self.world.dense.tell(self.report.tell)
         if outcome.fault:
             self._left_out(steps, outcome.fault)
         else:

@@ -15,23 +15,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.errors import TrainingError
+from neocpu.core.errors import TrainingError, listed
 from neocpu.core.types import Floats
 from neocpu.kernels.compile.threads import one_thread
 from neocpu.kernels.dense import shampoo
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.specs.optimizer_groups import ParameterRun
-from neocpu.tables.specs.optimizers import SparseOptimizer, power
+from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.shampoo import ParameterBlock, ShampooKeys, blocks_of, owners
-from neocpu.train.state.blocks import FACTORS
+from neocpu.train.step.shampoo_roots import NOT_FINITE, ROOT, SIDES, SMALL, TAKEN, BlockRoots
 
+NAMED = 5  # factors in one line
 MOMENTUM = "shampoo_momentum"  # among the states
 # what a rule knows of the gradients before, which then take the place of the gradient
 MEANS = {"momentum_sgd": "momentum_buffer", "adam": "exp_avg"}
-FIELDS = ("value", "root")  # of a factor
-SMALL = 128  # rows and columns of blocks whose products one thread makes
-NONE = np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class Shampoo(DenseOptimizer):
     comm : the ranks that share the work. shapes : of the parameters, by name in the order of the
     flat array. keys : of optimizer.shampoo. The others are those of `DenseOptimizer`.
 
+    Attribute: roots_kept, computations of roots of all ranks that found none.
     `step` is collective, and gets whole parameters.
     """
 
@@ -79,12 +78,10 @@ class Shampoo(DenseOptimizer):
         self._comm = comm.queue("directions") if comm.size > 1 else comm
         self._keys = keys
         self._blocks = blocks_of(shapes, keys)
+        self.roots_kept = 0
         self._shared: dict[tuple[int, int], SharedBlocks] = {}
-        for block in self._blocks:
-            for name, size in block.sides().items():
-                # zeros take no memory before they are written, and only an owner writes them
-                fields = {key: np.zeros((size, size), np.float32) for key in FIELDS}
-                self.factors[FACTORS + name] = fields
+        self._roots = BlockRoots(self._blocks, keys)
+        self.factors = self._roots.factors
         if keys.momentum:
             self.state[MOMENTUM] = np.zeros(parameters.size, np.float32)
         self._gradient = np.empty(parameters.size, np.float32)
@@ -97,10 +94,10 @@ class Shampoo(DenseOptimizer):
         self._gradient[first:end] = gradient
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
             self._decay_gradient(step, first, end)
-            for block in shared.of_rank(self._comm.rank):
-                g = _part(self._gradient, block)
-                with one_thread(max(block.size) <= SMALL):
-                    shampoo.accumulate(g, self._keys.beta2, *self._factors(block, "value"))
+            own = shared.of_rank(self._comm.rank)
+            for block in own:
+                self._roots.accumulate(block, _part(self._gradient, block))
+            self._roots.renew(own, step)
             if step < self._keys.first and not self._keys.momentum:
                 # the rule itself, to the bit
                 super().step(gradient, step, span)
@@ -113,11 +110,16 @@ class Shampoo(DenseOptimizer):
 
     def gather(self) -> None:
         """Bring factors and roots of all ranks to all ranks. Collective."""
+        self._roots.finish()
         if self._comm.size == 1:
             return
         for shared in self._shared.values():
-            arrays = [self._matrices(block) for block in shared.blocks]
+            arrays = [self._roots.matrices(block) for block in shared.blocks]
             self._exchange(shared, arrays, "factors")
+
+    def counts(self) -> dict[str, object]:
+        """Roots that were not found since the run began, or was resumed."""
+        return {"roots_kept": self.roots_kept}
 
     # ---- the rule ----
 
@@ -172,18 +174,6 @@ class Shampoo(DenseOptimizer):
             self._shared[first, end] = SharedBlocks.of(inside, self._comm.size)
         return self._shared[first, end]
 
-    def _factors(self, block: ParameterBlock, field: str) -> tuple[Floats, Floats]:
-        """A field of a block's two factors; of no size where it has one only."""
-        names = (f"{FACTORS}{block.name}.{side}" for side in ("left", "right"))
-        left, right = (
-            self.factors[name][field] if name in self.factors else NONE for name in names
-        )
-        return left, right
-
-    def _matrices(self, block: ParameterBlock) -> list[Floats]:
-        """Factors and roots of a block."""
-        return [self.factors[FACTORS + name][field] for name in block.sides() for field in FIELDS]
-
     def _exchange(
         self, shared: SharedBlocks, arrays: Sequence[Sequence[Floats]], what: str
     ) -> None:
@@ -205,37 +195,47 @@ class Shampoo(DenseOptimizer):
             array[...] = arrived[at : at + array.size].reshape(array.shape)
             at += array.size
 
-    def _take_roots(self, block: ParameterBlock, step: int) -> None:
-        """New inverse roots of a block; a root that is not found stays as it was."""
-        keys = self._keys
-        correction = 1.0 if keys.beta2 == 1 else 1.0 / (1.0 - power(keys.beta2, step))
-        for factor, root in zip(self._factors(block, "value"), self._factors(block, "root")):
-            if not np.isfinite(factor).all():
-                raise TrainingError(
-                    f"step {step}: a sum of squares of optimizer.shampoo, of block {block.name}, "
-                    "is not finite; lower optimizer.dense.learning_rate, or set "
-                    "optimizer.shampoo.beta2 below 1"
-                )
-            if factor.size:
-                shampoo.inverse_root(factor, correction, keys.epsilon, block.root, root)
-
     def _precondition(self, shared: SharedBlocks, step: int) -> None:
         """Turn the rule's step into the directions of all ranks' blocks."""
-        new_roots = (step - self._keys.first) % self._keys.every == 0
         name = MEANS.get(self.optimizer.rule.name)
         means = self.state[name] if name else self._gradient
         for block in shared.of_rank(self._comm.rank):
             out = np.empty(block.size, np.float32)
             f = _part(means, block)
             with one_thread(max(block.size) <= SMALL):
-                if new_roots:
-                    self._take_roots(block, step)
-                roots = self._factors(block, "root")
+                roots = self._roots.of(block, ROOT)
                 shampoo.direction(f, *roots, _part(self._step, block), out)
             _view(self._step, block)[...] = out
+        new_roots = self._roots.due(step)
         if self._comm.size > 1:
-            steps = [[_view(self._step, block)] for block in shared.blocks]
-            self._exchange(shared, steps, "directions")
+            arrays = [[_view(self._step, block)] for block in shared.blocks]
+            if new_roots:
+                for of_block, block in zip(arrays, shared.blocks):
+                    of_block.append(self._roots.statuses[block.name])
+            self._exchange(shared, arrays, "directions")
+        if new_roots:
+            self._judge(shared, step)
+
+    def _judge(self, shared: SharedBlocks, step: int) -> None:
+        """Look at how the new roots of all ranks ended."""
+        left_alone = []
+        for block in shared.blocks:
+            for side, status in zip(SIDES, self._roots.statuses[block.name]):
+                if status == NOT_FINITE:
+                    raise TrainingError(
+                        f"step {step}: a sum of squares of optimizer.shampoo, of block "
+                        f"{block.name}, is not finite; lower optimizer.dense.learning_rate, or set "
+                        "optimizer.shampoo.beta2 below 1"
+                    )
+                if status != TAKEN:
+                    left_alone.append(f"{block.name}.{side}")
+        if left_alone:
+            self.roots_kept += len(left_alone)
+            self.news.append(
+                f"step {step}: no inverse root was found for {listed(left_alone, NAMED)} of "
+                "optimizer.shampoo, whose former roots stay; a larger optimizer.shampoo.epsilon "
+                "makes them easier to find"
+            )
 
 
 def _view(flat: Floats, block: ParameterBlock) -> Floats:

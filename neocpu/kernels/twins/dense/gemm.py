@@ -63,3 +63,11 @@ def weight_gradient(g, x, cuts, out, out_bias):
         sums.append(total)
     if out_bias.size:
         out_bias[:] = _tree(sums)
+
+
+def symmetric(x, w, first, out):
+    """out f32[n, n] = x wᵀ below the diagonal and on it, mirrored above; see the kernel of this
+    name.
+    """
+    lower = np.tril(_chain(x, w) if first else _chain(x.T, w.T))
+    out[:] = np.where(np.tri(len(lower), dtype=bool), lower, lower.T)

@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from neocpu.kernels.twins.dense.gemm import input_gradient
+from neocpu.kernels.twins.dense.gemm import input_gradient, symmetric
 from neocpu.kernels.twins.numbers.squares import square_sum
 
 
@@ -20,12 +20,18 @@ def _times(*matrices: np.ndarray) -> np.ndarray:
     return product
 
 
+def _half(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The lower half of a product of symmetric matrices, mirrored."""
+    out = np.empty_like(a)
+    symmetric(a, b, False, out)
+    return out
+
+
 def accumulate(g, beta2, left, right):
     """Add g gᵀ to left, gᵀ g to right; see the function of this name in `kernels.dense.shampoo`."""
     for factor, product in ((left, (g, g.T)), (right, (g.T, g))):
         if factor.size:
-            # a layer adds a bias of +0
-            addend = _times(*product) + np.float32(0)
+            addend = _times(*product)
             with np.errstate(all="ignore"):
                 if beta2 == 1:
                     factor[:] = factor + addend
@@ -49,18 +55,15 @@ def inverse_root(factor, correction, epsilon, root, out):
         for _ in range(40):
             error = np.abs(M - unit).max(initial=0)
             if error <= 2.0**-16:
-                X = np.float32(0.5) * (X + X.T)
                 out[:] = np.sqrt(z) * X if root == 2 else np.sqrt(np.sqrt(z)) * X
                 return True
             if not error <= 4:
                 break
             with np.errstate(all="ignore"):
                 T = np.float32(1 + 1 / root) * unit - M / np.float32(root)
-            X = _times(X, T)
+            X = _half(X, T)
             T = _times(T, T) if root == 2 else _times(_times(T, T), _times(T, T))
-            M = _times(T, M)
-            with np.errstate(all="ignore"):
-                M = np.float32(0.5) * (M + M.T)
+            M = _half(T, M)
     return False
 
 
