@@ -43,6 +43,7 @@ from neocpu.tables.kinds.md import MdKeys
 from neocpu.tables.kinds.qr import QrKeys
 from neocpu.tables.kinds.tt import TtKeys
 from neocpu.tables.kinds.unified import UnifiedKeys
+from neocpu.tables.specs.muon import MuonKeys
 from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL, Schedule, SparseOptimizer
 from neocpu.tables.specs.shampoo import ShampooKeys
 from neocpu.tables.specs.specs import TableKeys
@@ -104,7 +105,9 @@ VALUES: dict[type, Values] = {
         "beta2": (0.9,),
         "epsilon": (1e-6,),
         "momentum": (0.5,),
+        "roots": ("newton",),  # those of LAPACK are outside the promise
     },
+    MuonKeys: {"steps": (1, 5), "momentum": (0.0, 0.8), "rate": (0.5, 3.0)},
     HashKeys: {
         "hash_rows": (2, 7),
         "compression": (2.0, 5.0),
@@ -322,6 +325,8 @@ class Drawing:
         # the last to be drawn, so that seeds keep the other keys that they had before it was
         if chance.random() < 0.25:
             self.add(lambda: some_keys(chance, ShampooKeys, "optimizer.shampoo.", 0.6))
+        elif chance.random() < 0.2:
+            self.add(lambda: some_keys(chance, MuonKeys, "optimizer.muon.", 0.6))
         return Drawn(self.seed, self.keys, day, bound)
 
     def _training(self) -> Keys:

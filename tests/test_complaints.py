@@ -32,6 +32,8 @@ def test_each_complaint_is_one_line_with_a_remedy():
     assert said("training.batch_size=32", steps=49, rows=1500) == []  # nothing better to say
     (line,) = said("optimizer.dense.learning_rate=0.0", "training.batch_size=32")
     assert line == "optimizer.dense.learning_rate is 0: dense parameters stay as they begin"
+    (line,) = said("optimizer.shampoo={every=9, roots='eigh'}", "training.batch_size=32")
+    assert "the digest may be another one on other machines" in line
     (line,) = said("training.batch_size=32", extra="cd")
     assert line.endswith("does not see: c, d")
     (line,) = said("training.batch_size=32", weighted=True)

@@ -24,11 +24,17 @@ from neocpu.kernels.twins.dense import shampoo as twin
 from neocpu.kernels.twins.numbers import squares as squares_twin
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.cost.directions import direction_seconds
+from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.work import DenseWork
+from neocpu.plan.machines.machine import ComputePeak, LinkPeak, Machine
 from neocpu.serve.scoring.inspect import TrainedModel
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.shampoo import ShampooKeys, blocks_of, factor_bytes, merged, owners
+from neocpu.tables.specs.parameter_blocks import merged, owners
+from neocpu.tables.specs.shampoo import ShampooKeys, blocks_of, factor_bytes
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.run.trainer import Trainer
+from neocpu.train.step.directions import DenseRule
 from neocpu.train.step.shampoo import Shampoo
 from neocpu.train.watch.results import RunReport
 from tests.small_run import config_of
@@ -231,8 +237,9 @@ def test_one_digest_over_ranks_and_pipelines(rule: str, mode: str) -> None:
     spread = f"optimizer.shampoo.spread={int(mode == 'l2')}"
     sets = (FLAT, *ALL, decay, f"optimizer.dense.name={rule}", spread)
     expected = digest_of(sets, ["table_wise"] * 3, SingleComm())
-    for ranks, pipeline in ((2, "full"), (3, "off"), (4, "full"), (8, "input")):
+    for ranks, pipeline, group in ((2, "full", 0), (3, "off", 2), (4, "full", 2), (8, "input", 3)):
         more = (*sets, f"training.pipeline={pipeline}", "training.bucket_bytes=0", TWO_LEVELS)
+        more = (*more, f"optimizer.shampoo.ranks_per_group={group}")
         body = partial(digest_of, more, ["row_wise", "column_wise", "data_parallel"])
         assert run_threads(ranks, body, ranks_per_node=2) == [expected] * ranks, (ranks, pipeline)
 
@@ -249,7 +256,7 @@ def step_of(keys: ShampooKeys, rule: str, g: np.ndarray, steps: int, **more: Any
     """The parameters after steps of one gradient f32[m, n], from zeros, at a rate of 1."""
     parameters = np.zeros(g.size, np.float32)
     optimizer = SparseOptimizer(name=rule, learning_rate=1.0, **more)
-    trained = Shampoo(SingleComm(), {"w": g.shape}, keys, optimizer, parameters)
+    trained = Shampoo(SingleComm(), {"w": g.shape}, keys, DenseRule(optimizer, parameters))
     for step in range(1, steps + 1):
         trained.step(g.reshape(-1), step)
     return parameters.reshape(g.shape)
@@ -272,14 +279,15 @@ def test_a_step_is_as_long_as_that_of_the_rule(rule, options, length):
     assert np.allclose(moved, expected, atol=2e-3 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("roots", ["newton", "eigh"])
 @pytest.mark.parametrize("name", CASES)
-def test_parameters_are_those_of_the_public_reference(name: str) -> None:
+def test_parameters_are_those_of_the_public_reference(name: str, roots: str) -> None:
     case = CASES[name]
     sizes = {key: math.prod(shape) for key, shape in SHAPES.items()}
     parameters = np.ones(sum(sizes.values()), np.float32)
-    keys = ShampooKeys(every=EVERY_OTHER, start=START, max_preconditioner_dim=DIM, **case.keys)
+    keys = ShampooKeys(EVERY_OTHER, START, max_preconditioner_dim=DIM, roots=roots, **case.keys)
     optimizer = SparseOptimizer(learning_rate=RATE, **case.rule)
-    trained = Shampoo(SingleComm(), SHAPES, keys, optimizer, parameters)
+    trained = Shampoo(SingleComm(), SHAPES, keys, DenseRule(optimizer, parameters))
     for number, step in enumerate(golden_gradients(), 1):
         trained.step(np.concatenate([g.reshape(-1) for g in step.values()]), number)
     expected = json.loads(FILE.read_text())["parameters"][name]
@@ -305,7 +313,7 @@ def test_spread_roots_are_of_the_factors_so_many_steps_before():
     keys = ShampooKeys(every=4, spread=3, max_preconditioner_dim=5, beta2=0.9)
     parameters = np.zeros(59, np.float32)
     optimizer = SparseOptimizer(name="sgd", learning_rate=1.0)
-    trained = Shampoo(SingleComm(), shapes, keys, optimizer, parameters)
+    trained = Shampoo(SingleComm(), shapes, keys, DenseRule(optimizer, parameters))
     values = {}
     for step in range(1, 11):
         trained.step(rng.standard_normal(59).astype(np.float32), step)
@@ -325,7 +333,7 @@ def without_a_root(comm: Comm) -> tuple[list[str], dict[str, object], bool]:
     keys = ShampooKeys(every=1, max_preconditioner_dim=3)
     optimizer = SparseOptimizer(name="sgd", learning_rate=1.0)
     shapes = {"w": (3, 3), "v": (3, 3)}
-    trained = Shampoo(comm, shapes, keys, optimizer, np.zeros(18, np.float32))
+    trained = Shampoo(comm, shapes, keys, DenseRule(optimizer, np.zeros(18, np.float32)))
     g = np.random.default_rng(7).standard_normal(18).astype(np.float32)
     trained.step(g, 1)
     bad = trained.factors["shampoo.v.0.0.right"]
@@ -353,8 +361,8 @@ def test_squares_that_overflow_end_the_run_and_a_gradient_of_zeros_does_not():
 
     def overflow(comm: Comm) -> str:
         """Whichever rank has the block, all end alike."""
-        rule = SparseOptimizer(name="sgd")
-        trained = Shampoo(comm, {"w": (2, 3)}, keys, rule, np.zeros(6, np.float32))
+        rule = DenseRule(SparseOptimizer(name="sgd"), np.zeros(6, np.float32))
+        trained = Shampoo(comm, {"w": (2, 3)}, keys, rule)
         with pytest.raises(TrainingError) as met:
             for step in range(1, 400):
                 trained.step(np.full(6, 2.0**62, np.float32), step)
@@ -406,6 +414,35 @@ def test_a_run_that_starts_from_one_without_factors_begins_them_afresh(
     assert any("factors of optimizer.shampoo" in line for line in lines)
 
 
+def test_a_step_is_priced_by_the_rank_with_most_products():
+    """A block of 8 x 6 and two of 4 x 4, by operations and bytes."""
+    slow = Machine(
+        ranks_per_node=4,
+        compute=ComputePeak(fp32_flops_per_s=1.0),
+        inside_node=LinkPeak(bandwidth_bytes_per_s=1.0),
+    )
+    shapes = {"w": (8, 6), "v": (4, 4), "u": (4, 4)}
+
+    def seconds(ranks: int, group: int) -> dict[str, float]:
+        work = ShampooKeys(every=10, ranks_per_group=group).work(shapes)
+        layout = Layout.of_run(ranks, 4, "direct", 1)
+        return direction_seconds(slow, slow, DenseWork(directions=work), layout)
+
+    def operations(m: int, n: int) -> float:
+        """Half of both factors, both products of the direction, a tenth of 20 rounds of roots."""
+        rounds = 20 * 4 / 10
+        return m * m * n + n * n * m + 2 * m * n * (m + n) + rounds * (m**3 + n**3)
+
+    large, small = operations(8, 6), operations(4, 4)
+    flops = slow.product_flops_per_s(8, 8, 6)
+    alone, shared = seconds(1, 0), seconds(2, 0)
+    assert alone["directions"] == pytest.approx((large + 2 * small) / flops)
+    assert shared["directions"] == pytest.approx(large / flops)
+    assert seconds(2, 1) == alone and alone["directions_exchange"] == 0
+    assert shared["directions_exchange"] == pytest.approx(4 * 80 / 2)
+    assert direction_seconds(slow, slow, DenseWork(), Layout.of_run(2, 4, "direct", 1)) == {}
+
+
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
@@ -417,6 +454,8 @@ def test_a_run_that_starts_from_one_without_factors_begins_them_afresh(
         (("every=2", "nesterov=true"), "shampoo.nesterov: it has no effect without"),
         (("every=3", "spread=3"), "shampoo.spread: 3 must be below optimizer.shampoo.every, and"),
         (("every=3", "start=1", "spread=1"), "shampoo.spread: 1 must be below"),
+        (("ranks_per_group=2",), "shampoo.ranks_per_group: 2 has no effect while"),
+        (("every=2", "roots=qr"), "shampoo.roots"),
         (("every=-1",), "shampoo.every"),
         (("every=2", "sides=3"), "shampoo.sides"),
         (("every=2", "max_preconditioner_dim=0"), "shampoo.max_preconditioner_dim"),

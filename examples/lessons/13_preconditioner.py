@@ -13,6 +13,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.shampoo import ShampooKeys
+from neocpu.train.step.directions import DenseRule
 from neocpu.train.step.shampoo import Shampoo
 
 # %%
@@ -37,7 +38,8 @@ def walk(rule, every, rate, A):
     optimizer = SparseOptimizer(rule, learning_rate=rate)
     steps = DenseOptimizer(optimizer, w)
     if every:
-        steps = Shampoo(SingleComm(), {"w": w.shape}, ShampooKeys(every=every), optimizer, w)
+        keys = ShampooKeys(every=every)
+        steps = Shampoo(SingleComm(), {"w": w.shape}, keys, DenseRule(optimizer, w))
     path = [w.copy()]
     for step in range(1, STEPS + 1):
         steps.step(A @ w, step)

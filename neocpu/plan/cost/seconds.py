@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from neocpu.parallel.sharding.schemes import SCHEMES
+from neocpu.plan.cost.directions import direction_seconds
 from neocpu.plan.cost.links import Layout, LinkSeconds
 from neocpu.plan.cost.measured import MEASURED, Kinds, MeasuredPhases
 from neocpu.plan.cost.work import (
@@ -320,6 +321,7 @@ class StepSeconds:
             "dense_update": 20.0 * parameters / bandwidth if bandwidth else 0.0,
         }
         fixed |= self._measured.dense(self._node, self.work, self.layout.ranks)
+        fixed |= direction_seconds(self.machine, self._node, self.work.dense, self.layout.everybody)
         # each rank has as many samples as the others, so the slowest decides
         slowest = 1.0 if self.slowness is None else float(self.slowness.max())
         return {name: seconds * slowest for name, seconds in fixed.items()}

@@ -21,6 +21,7 @@ from neocpu.parallel.exchange.wire_formats import (
 from neocpu.parallel.sharding.pins import PinnedRanks
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
+from neocpu.tables.specs.parameter_blocks import DirectionWork
 from neocpu.tables.specs.specs import TableSpec
 
 Floats = NDArray[np.float64]
@@ -87,13 +88,15 @@ class DenseWork:
 
     layers : (inputs, outputs) of each, bottom MLP first. vectors : that the dot interaction
     multiplies in pairs (0: they are concatenated). width : of these vectors. precision : of the
-    products, one of `machines.machine.PRECISIONS`.
+    products, one of `machines.machine.PRECISIONS`. directions : of an optimizer that works on
+    matrices (None: there is none).
     """
 
     layers: tuple[tuple[int, int], ...] = ()
     vectors: int = 0
     width: int = 0
     precision: str = "fp32"
+    directions: DirectionWork | None = None
 
     @property
     def parameters(self) -> int:

@@ -314,10 +314,11 @@ def _refuse_features(names: Names, config: Config, source: Path) -> None:
                 f"tables.{spec.name}.format: {spec.format} would round what is imported; import it "
                 "as fp32"
             )
-    if config.optimizer.shampoo.every:
+    if config.optimizer.in_blocks:
+        what = "momentum of optimizer.muon" if config.optimizer.muon.steps else ""
         raise ConfigError(
-            f"{source}: brings no factors of optimizer.shampoo; leave that out, and set it in a "
-            "run that starts from the import (training.init_from)"
+            f"{source}: brings no {what or 'factors of optimizer.shampoo'}; leave that out, and "
+            "set it in a run that starts from the import (training.init_from)"
         )
     if config.model.towers or (config.model.diagonal and names.program == "torchrec"):
         raise ConfigError(

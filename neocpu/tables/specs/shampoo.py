@@ -1,21 +1,21 @@
-"""Which matrices does Shampoo precondition, and which rank works on which? Blocks of parameters.
+"""What does Shampoo precondition, and how? Its keys, and the blocks that follow from them."""
 
-    a parameter's shape  (merge_dims)►  rows x columns  (max_preconditioner_dim)►  blocks
-    blocks of a rank     the longest first, each to the rank that has least so far
-
-After facebookresearch/optimizers (Shi et al., arXiv 2309.06497).
-"""
-
-import heapq
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from neocpu.core.records import Limits
+from neocpu.tables.specs.parameter_blocks import (
+    DirectionWork,
+    ParameterBlock,
+    Product,
+    cuts,
+    merged,
+)
 
-ALIGNED = 64  # bytes: a block's share of a message is counted in so many
-Span = tuple[int, int]
+ROUNDS = 20  # of Newton's iteration for a root, about
+NEWTON = "newton"
+EIGH = "eigh"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class ShampooKeys:
     sides : 2: roots for rows and for columns; 1: for the shorter side of a parameter.
     beta2 : decay of the means of squares that roots are taken of (1: sums).
     epsilon : added to their diagonals, at least.
+    roots : how they are found: "newton", by canonical products; "eigh", by LAPACK's eigenvectors,
+        whose bits are those of a machine and its libraries.
+    ranks_per_group : ranks that share the blocks among them; each group works on all (0: all ranks
+        are one). It changes no bit.
     momentum : of the steps themselves, beside that of optimizer.dense. nesterov : whether it looks
         a step ahead.
     """
@@ -44,6 +48,8 @@ class ShampooKeys:
     sides: Annotated[int, Limits(least=1, most=2)] = 2
     beta2: float = 1.0
     epsilon: float = 1e-12
+    roots: Annotated[str, Limits((NEWTON, EIGH))] = NEWTON
+    ranks_per_group: int = 0
     momentum: float = 0.0
     nesterov: bool = False
 
@@ -55,7 +61,7 @@ class ShampooKeys:
     def faults(self, towers: bool) -> Iterator[tuple[str, str]]:
         """(key, what is wrong with it); towers : do they run on their nodes?"""
         if not self.every:
-            for key, value in self.header().items():
+            for key, value in self._given().items():
                 yield key, f"{value} has no effect while optimizer.shampoo.every is 0; set that too"
             return
         if self.spread >= min(self.every, self.first):
@@ -73,53 +79,17 @@ class ShampooKeys:
 
     def header(self) -> dict[str, object]:
         """What decides the bits: keys that are not at their defaults."""
+        return {key: value for key, value in self._given().items() if key != "ranks_per_group"}
+
+    def _given(self) -> dict[str, object]:
         defaults = asdict(ShampooKeys())
         return {key: value for key, value in asdict(self).items() if value != defaults[key]}
 
-
-class ParameterBlock(NamedTuple):
-    """A block of a parameter.
-
-    name : of parameter and block. first : of the parameter in the flat array. shape : of the matrix
-    that the parameter is. rows, columns : of the block in it. left, right : has it roots for its
-    rows, for its columns?
-    """
-
-    name: str
-    first: int
-    shape: tuple[int, int]
-    rows: Span
-    columns: Span
-    left: bool
-    right: bool
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Rows and columns of the block."""
-        return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
-
-    @property
-    def root(self) -> int:
-        """r of the inverse roots: 2 for each side."""
-        return 2 * (self.left + self.right)
-
-    def sides(self) -> dict[str, int]:
-        """name -> size of its factors."""
-        rows, columns = self.size
-        left = {f"{self.name}.left": rows} if self.left else {}
-        right = {f"{self.name}.right": columns} if self.right else {}
-        return left | right
-
-
-def merged(shape: Sequence[int], merge_dims: int) -> tuple[int, int]:
-    """(rows, columns) of a parameter; a vector, or what merges to one, is a single column."""
-    dims: list[int] = []
-    for dim in shape:
-        if dims and (dims[-1] == 1 or dim == 1 or dims[-1] * dim <= merge_dims):
-            dims[-1] *= dim
-        else:
-            dims.append(dim)
-    return (dims[0], math.prod(dims[1:])) if dims else (1, 1)
+    def work(self, shapes: Mapping[str, Sequence[int]]) -> DirectionWork:
+        """What it costs, by shapes as of `blocks_of`."""
+        blocks = blocks_of(shapes, self)
+        products = tuple(_products(block, self.every) for block in blocks)
+        return DirectionWork(tuple(blocks), products, self.ranks_per_group)
 
 
 def blocks_of(shapes: Mapping[str, Sequence[int]], keys: ShampooKeys) -> list[ParameterBlock]:
@@ -128,8 +98,8 @@ def blocks_of(shapes: Mapping[str, Sequence[int]], keys: ShampooKeys) -> list[Pa
     first = 0
     for name, shape in shapes.items():
         matrix = rows, columns = merged(shape, keys.merge_dims)
-        for i, row_span in enumerate(_cuts(rows, keys.max_preconditioner_dim)):
-            for j, column_span in enumerate(_cuts(columns, keys.max_preconditioner_dim)):
+        for i, row_span in enumerate(cuts(rows, keys.max_preconditioner_dim)):
+            for j, column_span in enumerate(cuts(columns, keys.max_preconditioner_dim)):
                 left = columns == 1 or keys.sides == 2 or rows <= columns
                 right = columns > 1 and (keys.sides == 2 or not left)
                 block = f"{name}.{i}.{j}"
@@ -140,20 +110,20 @@ def blocks_of(shapes: Mapping[str, Sequence[int]], keys: ShampooKeys) -> list[Pa
     return blocks
 
 
-def _cuts(size: int, most: int) -> list[Span]:
-    return [(lo, min(lo + most, size)) for lo in range(0, size, most)]
-
-
-def owners(blocks: Sequence[ParameterBlock], ranks: int) -> list[int]:
-    """The rank of each block: longest processing time first, by bytes of the block."""
-    heap = [(0, rank) for rank in range(ranks)]
-    owner = [0] * len(blocks)
-    sizes = [-(-4 * math.prod(block.size) // ALIGNED) for block in blocks]
-    for number in sorted(range(len(blocks)), key=lambda number: -sizes[number]):
-        load, rank = heapq.heappop(heap)
-        owner[number] = rank
-        heapq.heappush(heap, (load + sizes[number], rank))
-    return owner
+def _products(block: ParameterBlock, every: int) -> tuple[Product, ...]:
+    """What a step computes of a block, its share of the roots included."""
+    rows, columns = block.size
+    products = []
+    for there, size, other in ((block.left, rows, columns), (block.right, columns, rows)):
+        if there:
+            # half of the factor's addend; a direction; X T, powers of T, and T M, half of each
+            rounds = ROUNDS * (2 + block.root // 2)
+            products += [
+                Product(0.5, size, size, other),
+                Product(1.0, rows, columns, size),
+                Product(0.5 * rounds / every, size, size, size),
+            ]
+    return tuple(products)
 
 
 def factor_bytes(shapes: Mapping[str, Sequence[int]], keys: ShampooKeys) -> int:

@@ -223,12 +223,16 @@ def check_memory(
 
 def dense_bytes(config: Config, dense_features: int) -> int:
     """Bytes of the dense parameters, their optimizer's state and their average, if there is one,
-    and of Shampoo's factors.
+    and of what Shampoo or Muon keep.
     """
     layout = config.layout(dense_features)
+    optimizer = config.optimizer
     # the average is one more array of the same size
-    arrays = 1 + config.optimizer.dense.state_floats[0] + bool(config.eval.ema)
-    factors = factor_bytes(dict(layout.tensors()), config.optimizer.shampoo)
+    arrays = 1 + optimizer.dense.state_floats[0] + bool(config.eval.ema)
+    if optimizer.in_blocks:
+        # gradient and step, and a momentum
+        arrays += 2 + bool(optimizer.muon.steps or optimizer.shampoo.momentum)
+    factors = factor_bytes(dict(layout.tensors()), optimizer.shampoo)
     return 4 * layout.parameters * arrays + factors
 
 

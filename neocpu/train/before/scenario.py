@@ -98,6 +98,7 @@ def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork
         vectors=layout.dot_vectors,
         width=layout.first_column if layout.dot_vectors else 0,
         precision=precision,
+        directions=config.optimizer.directions(dict(layout.tensors())),
     )
 
 

@@ -15,8 +15,10 @@ from neocpu.core.stages import PIPELINES
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.sharding.plan import PlanSpec
 from neocpu.tables.specs.batch_scaling import BatchScaling
+from neocpu.tables.specs.muon import MuonKeys
 from neocpu.tables.specs.optimizer_groups import OptimizerGroup, header_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.parameter_blocks import DirectionWork
 from neocpu.tables.specs.shampoo import ShampooKeys
 
 # more than any machine has cores for one rank
@@ -37,7 +39,7 @@ class OptimizerConfig:
     scaling : how rates follow from those of a smaller batch. clip_norm : the gradient of all dense
     parameters together is scaled down to this norm where it is longer (0: not); rows of tables have
     rules that clip them (docs/large-batches.md). shampoo : of the dense rule's steps in other
-    directions.
+    directions. muon : of matrices.
     """
 
     sparse: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(learning_rate=0.04))
@@ -46,6 +48,7 @@ class OptimizerConfig:
     scaling: BatchScaling = field(default_factory=BatchScaling)
     clip_norm: float = 0.0
     shampoo: ShampooKeys = field(default_factory=ShampooKeys)
+    muon: MuonKeys = field(default_factory=MuonKeys)
 
     def faults(self, towers: bool) -> Iterator[tuple[str, str]]:
         """(key, what is wrong with it) of the tables in this section; towers : do they run on their
@@ -55,6 +58,21 @@ class OptimizerConfig:
             yield f"scaling.{key}", why
         for key, why in self.shampoo.faults(towers):
             yield f"shampoo.{key}", why
+        for key, why in self.muon.faults(towers, bool(self.shampoo.every)):
+            yield f"muon.{key}", why
+
+    @property
+    def in_blocks(self) -> bool:
+        """Do ranks share the work on blocks of the dense parameters?"""
+        return bool(self.shampoo.every or self.muon.steps)
+
+    def directions(self, shapes: Mapping[str, Sequence[int]]) -> DirectionWork | None:
+        """What steps in directions of their own cost, where dense parameters of these shapes have
+        any.
+        """
+        if self.muon.steps:
+            return self.muon.work(shapes)
+        return self.shampoo.work(shapes) if self.shampoo.every else None
 
     def header(self) -> dict[str, object]:
         """What decides the bits; keys that are not used are left out."""
@@ -68,6 +86,8 @@ class OptimizerConfig:
             header["clip_norm"] = self.clip_norm
         if self.shampoo.every:
             header["shampoo"] = self.shampoo.header()
+        if self.muon.steps:
+            header["muon"] = self.muon.header()
         return header
 
 

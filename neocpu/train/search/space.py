@@ -203,8 +203,9 @@ def _refuse(config: Config) -> None:
         raise _wrong(config, "tables", "tables of other kinds than full cannot be searched yet")
     if config.optimizer.clip_norm:
         raise _wrong(config, "optimizer.clip_norm", "a search does not know it; leave it out")
-    if config.optimizer.shampoo.every:
-        raise _wrong(config, "optimizer.shampoo.every", "a search does not know it; leave it out")
+    if config.optimizer.in_blocks:
+        key = "muon.steps" if config.optimizer.muon.steps else "shampoo.every"
+        raise _wrong(config, f"optimizer.{key}", "a search does not know it; leave it out")
     if config.training.init_from:
         raise _wrong(config, "training.init_from", "a search starts with initial values")
 

@@ -1,17 +1,14 @@
-"""How do dense parameters learn in preconditioned directions? Each rank finds those of its blocks,
-and all gather them.
+"""How do dense parameters learn in the directions of Shampoo? As long as the step of another rule.
 
     gradient of all ranks ──► D, the step of optimizer.dense          every rank, number by number
                           └─► factors, roots, directions              each rank, of its blocks
     directions as long as D ──► all ranks ──► weight decay, momentum, update
 
-A block is one rank's from its gradient to its direction, so the number of ranks changes no bit.
 Factors and roots are the owner's alone until the state of the run is asked for (`gather`).
 Formulas: docs/arithmetic.md §5; after Shi et al., arXiv 2309.06497.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,11 +17,16 @@ from neocpu.core.types import Floats
 from neocpu.kernels.compile.threads import one_thread
 from neocpu.kernels.dense import shampoo
 from neocpu.parallel.transport.comm import Comm
-from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
-from neocpu.tables.specs.optimizer_groups import ParameterRun
-from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.shampoo import ParameterBlock, ShampooKeys, blocks_of, owners
-from neocpu.train.step.shampoo_roots import NOT_FINITE, ROOT, SIDES, SMALL, TAKEN, BlockRoots
+from neocpu.tables.specs.shampoo import ShampooKeys, blocks_of
+from neocpu.train.step.directions import (
+    SMALL,
+    DenseRule,
+    Directions,
+    SharedBlocks,
+    part_of,
+    view_of,
+)
+from neocpu.train.step.shampoo_roots import NOT_FINITE, ROOT, SIDES, TAKEN, BlockRoots
 
 NAMED = 5  # factors in one line
 MOMENTUM = "shampoo_momentum"  # among the states
@@ -32,60 +34,25 @@ MOMENTUM = "shampoo_momentum"  # among the states
 MEANS = {"momentum_sgd": "momentum_buffer", "adam": "exp_avg"}
 
 
-@dataclass(frozen=True)
-class SharedBlocks:
-    """Blocks of parameters that are updated together, those of rank 0 first.
-
-    owner : the rank of each.
-    """
-
-    blocks: tuple[ParameterBlock, ...]
-    owner: tuple[int, ...]
-
-    @classmethod
-    def of(cls, blocks: Sequence[ParameterBlock], ranks: int) -> "SharedBlocks":
-        """Blocks shared out over ranks."""
-        pairs = sorted(zip(owners(blocks, ranks), range(len(blocks))))
-        return cls(tuple(blocks[number] for _, number in pairs), tuple(rank for rank, _ in pairs))
-
-    def of_rank(self, rank: int) -> tuple[ParameterBlock, ...]:
-        """The blocks of a rank."""
-        return tuple(block for block, owner in zip(self.blocks, self.owner) if owner == rank)
-
-
-class Shampoo(DenseOptimizer):
+class Shampoo(Directions):
     """Steps of a dense rule in directions that Shampoo finds.
 
-    comm : the ranks that share the work. shapes : of the parameters, by name in the order of the
-    flat array. keys : of optimizer.shampoo. The others are those of `DenseOptimizer`.
+    shapes : of the parameters, by name in the order of the flat array. keys : of
+    optimizer.shampoo. The others are those of `Directions`.
 
     Attribute: roots_kept, computations of roots of all ranks that found none.
-    `step` is collective, and gets whole parameters.
     """
 
     def __init__(
-        self,
-        comm: Comm,
-        shapes: Mapping[str, Sequence[int]],
-        keys: ShampooKeys,
-        optimizer: SparseOptimizer,
-        parameters: Floats,
-        runs: Sequence[ParameterRun] = (),
-        ema: float = 0.0,
+        self, comm: Comm, shapes: Mapping[str, Sequence[int]], keys: ShampooKeys, rule: DenseRule
     ) -> None:
-        super().__init__(optimizer, parameters, runs, ema)
-        # beside the exchanges of batches that are under way
-        self._comm = comm.queue("directions") if comm.size > 1 else comm
+        super().__init__(comm, keys.ranks_per_group, blocks_of(shapes, keys), rule)
         self._keys = keys
-        self._blocks = blocks_of(shapes, keys)
         self.roots_kept = 0
-        self._shared: dict[tuple[int, int], SharedBlocks] = {}
         self._roots = BlockRoots(self._blocks, keys)
         self.factors = self._roots.factors
         if keys.momentum:
-            self.state[MOMENTUM] = np.zeros(parameters.size, np.float32)
-        self._gradient = np.empty(parameters.size, np.float32)
-        self._step = np.empty(parameters.size, np.float32)
+            self.state[MOMENTUM] = np.zeros(self.parameters.size, np.float32)
 
     def step(self, gradient: Floats, step: int, span: slice = slice(None)) -> None:
         """As of `DenseOptimizer`. Raises TrainingError where a factor is no longer finite."""
@@ -96,7 +63,7 @@ class Shampoo(DenseOptimizer):
             self._decay_gradient(step, first, end)
             own = shared.of_rank(self._comm.rank)
             for block in own:
-                self._roots.accumulate(block, _part(self._gradient, block))
+                self._roots.accumulate(block, part_of(self._gradient, block))
             self._roots.renew(own, step)
             if step < self._keys.first and not self._keys.momentum:
                 # the rule itself, to the bit
@@ -121,15 +88,6 @@ class Shampoo(DenseOptimizer):
         """Roots that were not found since the run began, or was resumed."""
         return {"roots_kept": self.roots_kept}
 
-    # ---- the rule ----
-
-    def _decay_gradient(self, step: int, first: int, end: int) -> None:
-        """Add weight decay of mode l2 to the gradient."""
-        for run in self._runs_in(first, end):
-            if l2 := run.optimizer.hyper(step).l2:
-                span = slice(run.first, run.end)
-                self._gradient[span] += l2 * self.parameters[span]
-
     def _rule_step(self, step: int, first: int, end: int) -> None:
         """What the rule would take off the parameters at a rate of 1; its states go on."""
         from neocpu.kernels.rows.update import elementwise
@@ -146,69 +104,20 @@ class Shampoo(DenseOptimizer):
             elementwise(rule)(out, states, scratch, plain)
             np.negative(out, out=out)
 
-    def _apply(self, step: int, first: int, end: int) -> None:
-        """Take the step off the parameters, after momentum and weight decay."""
-        momentum = np.float32(self._keys.momentum)
-        for run in self._runs_in(first, end):
-            span = slice(run.first, run.end)
-            direction = self._step[span]
-            hyper = run.optimizer.hyper(step)
-            if momentum:
-                buffer = self.state[MOMENTUM][span]
-                buffer *= momentum
-                buffer += direction
-                if self._keys.nesterov:
-                    direction += momentum * buffer
-                else:
-                    direction = buffer
-            parameters = self.parameters[span]
-            parameters *= hyper.keep
-            parameters -= hyper.lr * direction
-
-    # ---- blocks ----
-
-    def _shared_blocks(self, first: int, end: int) -> SharedBlocks:
-        """The blocks of parameters [first, end)."""
-        if (first, end) not in self._shared:
-            inside = [block for block in self._blocks if first <= block.first < end]
-            self._shared[first, end] = SharedBlocks.of(inside, self._comm.size)
-        return self._shared[first, end]
-
-    def _exchange(
-        self, shared: SharedBlocks, arrays: Sequence[Sequence[Floats]], what: str
-    ) -> None:
-        """Write the owners' arrays of each block into those of all ranks."""
-        sizes = [sum(array.size for array in of_block) for of_block in arrays]
-        counts = np.zeros(self._comm.size, np.int64)
-        np.add.at(counts, list(shared.owner), sizes)
-        own = [
-            array.reshape(-1)
-            for owner, of_block in zip(shared.owner, arrays)
-            for array in of_block
-            if owner == self._comm.rank
-        ]
-        arrived = np.empty(int(counts.sum()), np.float32)
-        sent = np.concatenate(own) if own else np.empty(0, np.float32)
-        self._comm.allgatherv(sent, arrived, counts, what=what)
-        at = 0
-        for array in (array for of_block in arrays for array in of_block):
-            array[...] = arrived[at : at + array.size].reshape(array.shape)
-            at += array.size
-
     def _precondition(self, shared: SharedBlocks, step: int) -> None:
         """Turn the rule's step into the directions of all ranks' blocks."""
         name = MEANS.get(self.optimizer.rule.name)
         means = self.state[name] if name else self._gradient
         for block in shared.of_rank(self._comm.rank):
             out = np.empty(block.size, np.float32)
-            f = _part(means, block)
+            f = part_of(means, block)
             with one_thread(max(block.size) <= SMALL):
                 roots = self._roots.of(block, ROOT)
-                shampoo.direction(f, *roots, _part(self._step, block), out)
-            _view(self._step, block)[...] = out
+                shampoo.direction(f, *roots, part_of(self._step, block), out)
+            view_of(self._step, block)[...] = out
         new_roots = self._roots.due(step)
         if self._comm.size > 1:
-            arrays = [[_view(self._step, block)] for block in shared.blocks]
+            arrays = [[view_of(self._step, block)] for block in shared.blocks]
             if new_roots:
                 for of_block, block in zip(arrays, shared.blocks):
                     of_block.append(self._roots.statuses[block.name])
@@ -237,14 +146,21 @@ class Shampoo(DenseOptimizer):
                 "makes them easier to find"
             )
 
-
-def _view(flat: Floats, block: ParameterBlock) -> Floats:
-    """A block's numbers among those of all parameters."""
-    rows, columns = block.shape
-    matrix = flat[block.first : block.first + rows * columns].reshape(block.shape)
-    return matrix[slice(*block.rows), slice(*block.columns)]
-
-
-def _part(flat: Floats, block: ParameterBlock) -> Floats:
-    """A block's numbers side by side; a copy where they are not."""
-    return np.ascontiguousarray(_view(flat, block))
+    def _apply(self, step: int, first: int, end: int) -> None:
+        """Take the step off the parameters, after momentum and weight decay."""
+        momentum = np.float32(self._keys.momentum)
+        for run in self._runs_in(first, end):
+            span = slice(run.first, run.end)
+            direction = self._step[span]
+            hyper = run.optimizer.hyper(step)
+            if momentum:
+                buffer = self.state[MOMENTUM][span]
+                buffer *= momentum
+                buffer += direction
+                if self._keys.nesterov:
+                    direction += momentum * buffer
+                else:
+                    direction = buffer
+            parameters = self.parameters[span]
+            parameters *= hyper.keep
+            parameters -= hyper.lr * direction

@@ -17,13 +17,14 @@ from neocpu.core.types import Floats
 from neocpu.kernels.compile.threads import one_thread
 from neocpu.kernels.dense import shampoo
 from neocpu.tables.specs.optimizers import power
-from neocpu.tables.specs.shampoo import ParameterBlock, ShampooKeys
+from neocpu.tables.specs.parameter_blocks import ParameterBlock
+from neocpu.tables.specs.shampoo import EIGH, ShampooKeys
 from neocpu.train.state.blocks import FACTORS
+from neocpu.train.step.directions import SMALL
 
 VALUE = "value"  # fields of a factor
 ROOT = "root"
 NEXT = "next"  # of spread roots: a copy of the factor, then the root that will be used
-SMALL = 128  # rows and columns of blocks whose products one thread makes
 # how the computation of a root ended
 TAKEN = 0
 KEPT = 1
@@ -135,12 +136,32 @@ class BlockRoots:
         factor, out = (self._field(block, side, name) for name in names)
         status = TAKEN if np.isfinite(factor).all() else NOT_FINITE
         if status == TAKEN:
+            arguments = (factor, correction, keys.epsilon, block.root, out)
             with one_thread(len(factor) <= SMALL):
-                if not shampoo.inverse_root(factor, correction, keys.epsilon, block.root, out):
-                    status = KEPT
+                if keys.roots == EIGH:
+                    taken = eigen_root(*arguments)
+                else:
+                    taken = shampoo.inverse_root(*arguments)
+            status = TAKEN if taken else KEPT
         if status != TAKEN and out is factor:
             out[...] = self._field(block, side, ROOT)
         self.statuses[block.name][SIDES.index(side)] = status
+
+
+def eigen_root(factor: Floats, correction: float, epsilon: float, root: int, out: Floats) -> bool:
+    """`kernels.dense.shampoo.inverse_root` by LAPACK, whose bits are those of a machine and its
+    libraries, so that no kernel can have them.
+
+    Eigenvalues are raised by minus the smallest, where that is negative, and by epsilon, as Shi et
+    al. do.
+    """
+    try:
+        values, vectors = np.linalg.eigh(correction * factor.astype(np.float64))
+    except np.linalg.LinAlgError:
+        return False
+    values += epsilon - min(float(values[0]), 0.0)
+    out[...] = (vectors * values ** (-1.0 / root)) @ vectors.T
+    return True
 
 
 def _sides(blocks: Sequence[ParameterBlock]) -> Iterator[tuple[ParameterBlock, str]]:

@@ -126,13 +126,17 @@ def dense_optimizer(config: Config, model: Dlrm, comm: Comm) -> DenseOptimizer:
     """What trains the parameters of the model."""
     rates = config.optimizer
     runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
-    if rates.shampoo.every:
-        from neocpu.train.step.shampoo import Shampoo
+    if not rates.in_blocks:
+        return DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
+    from neocpu.train.step.directions import DenseRule
+    from neocpu.train.step.muon import Muon
+    from neocpu.train.step.shampoo import Shampoo
 
-        shapes = dict(model.layout.tensors())
-        options = (rates.shampoo, rates.dense, model.flat, runs, config.eval.ema)
-        return Shampoo(comm, shapes, *options)
-    return DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
+    rule = DenseRule(rates.dense, model.flat, runs, config.eval.ema)
+    shapes = dict(model.layout.tensors())
+    if rates.muon.steps:
+        return Muon(comm, shapes, rates.muon, rule)
+    return Shampoo(comm, shapes, rates.shampoo, rule)
 
 
 def model_of(config: Config, dense_features: int) -> Dlrm:

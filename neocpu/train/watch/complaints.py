@@ -12,6 +12,7 @@ import numpy as np
 from neocpu.core.errors import listed
 from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset_layout import FeatureColumn
+from neocpu.tables.specs.shampoo import EIGH
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import batch_of
 
@@ -74,6 +75,7 @@ def complaints(config: Config, data: TrainData, steps: int) -> Iterator[str]:
     used = {feature for table in config.tables for feature in table.features}
     yield from _steps(config, data.rows, steps)
     yield from _rates(config)
+    yield from _promise(config)
     unused = [name for name in data.features if name not in used]
     if unused:
         yield f"features without a table, which the model does not see: {listed(unused, NAMED)}"
@@ -108,6 +110,16 @@ def _rates(config: Config) -> Iterator[str]:
     for section, what in sections:
         if getattr(config.optimizer, section).learning_rate == 0:
             yield f"optimizer.{section}.learning_rate is 0: {what} stay as they begin"
+
+
+def _promise(config: Config) -> Iterator[str]:
+    shampoo = config.optimizer.shampoo
+    if shampoo.every and shampoo.roots == EIGH:
+        yield (
+            'optimizer.shampoo.roots = "eigh": roots have the bits of this machine\'s LAPACK, so '
+            "the digest may be another one on other machines, with another NumPy or other threads "
+            'of its BLAS; "newton" has one everywhere'
+        )
 
 
 def colliding(values: int, rows: int) -> float:

@@ -1,0 +1,132 @@
+"""How do blocks of dense parameters take steps in directions of their own? Each rank finds those of
+its blocks, and all gather them.
+
+    gradient of all ranks ──► directions of its blocks, each rank ──► all ranks ──► update
+
+A block is one rank's from its gradient to its direction, so the number of ranks changes no bit.
+`shampoo.py` and `muon.py` say what a direction is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from neocpu.core.types import Floats
+from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.tables.specs.optimizer_groups import ParameterRun
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.parameter_blocks import ParameterBlock, owners
+
+SMALL = 128  # rows and columns of blocks whose products one thread makes
+
+
+@dataclass(frozen=True)
+class SharedBlocks:
+    """Blocks of parameters that are updated together, those of rank 0 first.
+
+    owner : the rank of each.
+    """
+
+    blocks: tuple[ParameterBlock, ...]
+    owner: tuple[int, ...]
+
+    @classmethod
+    def of(cls, blocks: Sequence[ParameterBlock], ranks: int) -> "SharedBlocks":
+        """Blocks shared out over ranks."""
+        pairs = sorted(zip(owners(blocks, ranks), range(len(blocks))))
+        return cls(tuple(blocks[number] for _, number in pairs), tuple(rank for rank, _ in pairs))
+
+    def of_rank(self, rank: int) -> tuple[ParameterBlock, ...]:
+        """The blocks of a rank."""
+        return tuple(block for block, owner in zip(self.blocks, self.owner) if owner == rank)
+
+
+@dataclass(frozen=True)
+class DenseRule:
+    """A rule of numbers and what it trains: the arguments of `DenseOptimizer`."""
+
+    optimizer: SparseOptimizer
+    parameters: Floats
+    runs: Sequence[ParameterRun] = ()
+    ema: float = 0.0
+
+
+class Directions(DenseOptimizer):
+    """A dense optimizer whose ranks share the work on blocks of parameters.
+
+    comm : of all ranks. ranks_per_group : those that share the blocks among them (0: all ranks).
+    blocks : of parameters. `step` is collective, and gets whole parameters.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        ranks_per_group: int,
+        blocks: Sequence[ParameterBlock],
+        rule: DenseRule,
+    ) -> None:
+        super().__init__(rule.optimizer, rule.parameters, rule.runs, rule.ema)
+        self._comm = _group(comm, ranks_per_group)
+        self._blocks = tuple(blocks)
+        self._shared: dict[tuple[int, int], SharedBlocks] = {}
+        self._gradient = np.empty(self.parameters.size, np.float32)
+        self._step = np.empty(self.parameters.size, np.float32)
+
+    def _shared_blocks(self, first: int, end: int) -> SharedBlocks:
+        """The blocks of parameters [first, end)."""
+        if (first, end) not in self._shared:
+            inside = [block for block in self._blocks if first <= block.first < end]
+            self._shared[first, end] = SharedBlocks.of(inside, self._comm.size)
+        return self._shared[first, end]
+
+    def _decay_gradient(self, step: int, first: int, end: int) -> None:
+        """Add weight decay of mode l2 to the gradient."""
+        for run in self._runs_in(first, end):
+            if l2 := run.optimizer.hyper(step).l2:
+                span = slice(run.first, run.end)
+                self._gradient[span] += l2 * self.parameters[span]
+
+    def _exchange(
+        self, shared: SharedBlocks, arrays: Sequence[Sequence[Floats]], what: str
+    ) -> None:
+        """Write the owners' arrays of each block into those of all ranks."""
+        sizes = [sum(array.size for array in of_block) for of_block in arrays]
+        counts = np.zeros(self._comm.size, np.int64)
+        np.add.at(counts, list(shared.owner), sizes)
+        own = [
+            array.reshape(-1)
+            for owner, of_block in zip(shared.owner, arrays)
+            for array in of_block
+            if owner == self._comm.rank
+        ]
+        arrived = np.empty(int(counts.sum()), np.float32)
+        sent = np.concatenate(own) if own else np.empty(0, np.float32)
+        self._comm.allgatherv(sent, arrived, counts, what=what)
+        at = 0
+        for array in (array for of_block in arrays for array in of_block):
+            array[...] = arrived[at : at + array.size].reshape(array.shape)
+            at += array.size
+
+
+def _group(comm: Comm, ranks_per_group: int) -> Comm:
+    """The ranks that share blocks with this one."""
+    size = ranks_per_group or comm.size
+    if size < comm.size:
+        name = f"groups of {size}"
+        comm = comm.kept(name, lambda: comm.split(comm.rank // size, comm.rank))
+    # beside the exchanges of batches that are under way
+    return comm.queue("directions") if comm.size > 1 else comm
+
+
+def view_of(flat: Floats, block: ParameterBlock) -> Floats:
+    """A block's numbers among those of all parameters."""
+    rows, columns = block.shape
+    matrix = flat[block.first : block.first + rows * columns].reshape(block.shape)
+    return matrix[slice(*block.rows), slice(*block.columns)]
+
+
+def part_of(flat: Floats, block: ParameterBlock) -> Floats:
+    """A block's numbers side by side; a copy where they are not."""
+    return np.ascontiguousarray(view_of(flat, block))
