@@ -39,7 +39,7 @@ WINGS = {
 # A face stands above the folders that it hands on (`oracle/__init__.py`), so it is not listed.
 STOREYS = {
     "tables": ("hdf5", "storage", "tiers", "specs", "embedding", "kinds"),
-    "parallel": ("transport", "watch", "sharding", "exchange", "embeddings", "parity"),
+    "parallel": ("transport", "watch", "sharding", "exchange", "embeddings", "parity", "rpc"),
     "ingest": ("formats", "dataset", "synthetic", "readers"),
     "plan": (
         "machines",
@@ -73,7 +73,7 @@ CORE = {"kernels", "tables", "parallel", "plan", "train"}
 HOMES = {
     "numba": ("kernels/",),
     "llvmlite": ("kernels/simd/", "kernels/compile/key.py", "kernels/compile/linking.py"),
-    "mpi4py": ("parallel/transport/mpi.py",),
+    "mpi4py": ("parallel/transport/mpi.py", "parallel/transport/mpi_mail.py"),
     "h5py": ("tables/hdf5/", "tables/storage/extents.py"),
     "hdf5plugin": ("tables/hdf5/", "ingest/dataset/"),
     "click": ("cli/",),

@@ -56,3 +56,7 @@ class StorageError(NeocpuError):
 
 class EnvironmentProblem(NeocpuError):
     """The machine lacks something: an MPI, a thread-safe threading layer, a writable folder."""
+
+
+class RpcError(NeocpuError):
+    """A call of another rank's function failed, or could not be made."""

@@ -26,6 +26,7 @@ from neocpu.parallel.transport.buffers import (
     check_gather,
 )
 from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.mail import Mail
 from neocpu.parallel.transport.started import Request
 
 Steps = Generator[Request, None, None]
@@ -333,6 +334,10 @@ class TwoLevelComm(Comm):
         """Comm of the ranks that gave the same color; two-level where they are on several nodes."""
         self.push()
         return two_level(self.direct.split(color, key))
+
+    def mail(self) -> Mail:
+        """Letters go directly."""
+        return self.direct.mail()
 
     def abort(self, status: int) -> None:
         """End the whole job."""

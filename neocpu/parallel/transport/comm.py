@@ -8,6 +8,7 @@ nothing can stand.
     barrier, quiet_barrier         the quiet one sleeps, for waits of seconds
     split                          the same verbs among some of the ranks
     queue                          the same ranks, with an order of calls of its own
+    mail                           letters from one rank to another, in no common order
     agree                          an error of one rank becomes the same error on all
     on_first_rank                  so do what rank 0 returns, and its error
 
@@ -29,49 +30,23 @@ from numpy.typing import ArrayLike
 from neocpu.core import errors
 from neocpu.core.types import Elements
 from neocpu.parallel.transport.buffers import Counts, check_exchange, check_gather
-from neocpu.parallel.transport.sent import CallName, CallUnderWay, Traffic, sum_traffic
+from neocpu.parallel.transport.mail import LoopMail, Mail
+from neocpu.parallel.transport.sent import (
+    CallName,
+    CallUnderWay,
+    TimedRequest,
+    Traffic,
+    sum_traffic,
+)
 from neocpu.parallel.transport.started import Done, Request, Stream
 
 # Queues of a step: calls on queues of other names count as those of the queue that they stem from.
 QUEUES = ("input", "exchange", "dense")
 
 
-class _Timed:
-    """A request that is counted, and over no earlier than its link is done with it."""
-
-    def __init__(self, request: Request, call: CallUnderWay, rest: Callable[[float], None]) -> None:
-        self._request = request
-        self._call: CallUnderWay | None = call
-        self._rest = rest
-
-    def wait(self) -> None:
-        if self._call is None:
-            return
-        awaited = time.perf_counter()
-        pulse = self._call.traffic.pulse
-        pulse.wait = (self._call.name, awaited)
-        self._request.wait()
-        # a link of a set speed may take longer than the real transfer did
-        while (seconds := self._call.seconds_left()) > 0:
-            self._rest(seconds)
-        # counted once, however often it is waited for
-        self._call.over(awaited)
-        pulse.wait = None
-        self._call = None
-
-    def test(self) -> bool:
-        if self._call is None:
-            return True
-        if not self._request.test() or self._call.seconds_left() > 0:
-            return False
-        self._call.over(time.perf_counter())
-        self._call = None
-        return True
-
-
 class Comm(ABC):
     """A group of ranks. Subclasses bring `_exchange`, `_start_gather`, `barrier`,
-    `quiet_barrier`, `split` and `abort`.
+    `quiet_barrier`, `split`, `mail` and `abort`.
 
     Attributes:
     rank, size : this rank and the number of ranks.
@@ -125,6 +100,10 @@ class Comm(ABC):
         """Comm of the ranks that gave the same color, ordered by (key, rank)."""
 
     @abstractmethod
+    def mail(self) -> Mail:
+        """New letter boxes of these ranks, which no other call meets. Collective."""
+
+    @abstractmethod
     def abort(self, status: int) -> None:
         """End the whole job, all ranks, with this exit status; does not return under MPI."""
 
@@ -154,7 +133,7 @@ class Comm(ABC):
         call = self._begin("alltoallv", what, sends * size, recvs * size)
         request = self._exchange(send, sends, recv, recvs)
         call.begun()
-        return _Timed(request, call, self.rest)
+        return TimedRequest(request, call, self.rest)
 
     def alltoallv(
         self,
@@ -182,7 +161,7 @@ class Comm(ABC):
         call = self._begin("alltoall", "", sizes, sizes)
         request = self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts)
         call.begun()
-        _Timed(request, call, self.rest).wait()
+        TimedRequest(request, call, self.rest).wait()
         return recv
 
     def start_allgatherv(
@@ -197,7 +176,7 @@ class Comm(ABC):
         call = self._begin("allgatherv", what, sends, sizes * recv.itemsize)
         request = self._start_gather(send, recv, sizes)
         call.begun()
-        return _Timed(request, call, self.rest)
+        return TimedRequest(request, call, self.rest)
 
     def allgatherv(self, send: Elements, recv: Elements, counts: ArrayLike, what: str = "") -> None:
         """`start_allgatherv` and `wait` in one."""
@@ -392,6 +371,10 @@ class SingleComm(Comm):
     def split(self, color: int, key: int = 0) -> Comm:
         """Itself again, counting into the same traffic."""
         return SingleComm(self.sent)
+
+    def mail(self) -> Mail:
+        """A letter box for letters to itself."""
+        return LoopMail(0, 1)
 
     def abort(self, status: int) -> None:
         """Raise SystemExit."""

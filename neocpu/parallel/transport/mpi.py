@@ -1,9 +1,8 @@
-"""How do the verbs become MPI calls? Here, in the only file that imports mpi4py.
+"""How do the verbs become MPI calls? Here, and letters in `mpi_mail.py`; only these have mpi4py.
 
 Everything travels as bytes from and into the caller's arrays: nothing is pickled, every dtype is
-the same to MPI. MPI 4 has 64-bit counts and one collective call does it; an older MPI gets
-point-to-point messages of at most `CHUNK` bytes instead, which both sides cut alike. Importing this
-file starts MPI.
+the same to MPI. MPI 4 has 64-bit counts and one collective call does it; an older MPI gets messages
+of at most `CHUNK` bytes instead, which both sides cut alike. Importing this file starts MPI.
 """
 
 import os
@@ -21,18 +20,21 @@ from neocpu.core.errors import EnvironmentProblem
 from neocpu.core.types import Elements
 from neocpu.parallel.transport.buffers import Counts, as_bytes
 from neocpu.parallel.transport.comm import Comm, nodes_of
+from neocpu.parallel.transport.mail import Mail
 from neocpu.parallel.transport.near import CROWD, NearExchanges, Runs, runs_of
 from neocpu.parallel.transport.sent import Traffic
 from neocpu.parallel.transport.started import Later, Request
 from neocpu.parallel.transport.windows import Windows, segment_bytes, shared_room
 
-mpi4py.rc.thread_level = "serialized"  # loader threads never call MPI
+mpi4py.rc.thread_level = "multiple"  # a thread may look for letters while another exchanges
 # windows are shared memory: Open MPI need not look for network cards, and complain of none
 os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 
 try:
     from mpi4py import MPI
     from mpi4py.typing import BufSpec
+
+    from neocpu.parallel.transport.mpi_mail import MpiMail
 except (ImportError, RuntimeError) as error:
     raise EnvironmentProblem(
         f'no MPI library could be loaded ({error}); `pip install "neocpu[mpi]"` brings one, '
@@ -65,9 +67,12 @@ class _Started:
         self._requests = []
 
     def test(self) -> bool:
-        if self._requests and MPI.Request.Testall(self._requests):
+        if self._requests and self._ask():
             self._requests = []
         return not self._requests
+
+    def _ask(self) -> bool:
+        return MPI.Request.Testall(self._requests)
 
 
 class _Asleep(_Started):
@@ -96,11 +101,6 @@ class _Asleep(_Started):
             waited = time.perf_counter() - start
             time.sleep(min(max(waited / 4, FIRST_SLEEP * self._crowd), LAST_SLEEP * self._crowd))
         self._requests = []
-
-    def test(self) -> bool:
-        if self._requests and self._ask():
-            self._requests = []
-        return not self._requests
 
     def _ask(self) -> bool:
         """Are the requests done? MPICH takes in one message each time it is asked anything."""
@@ -232,8 +232,7 @@ class MpiComm(Comm):
             more = min(known, self.size - known)
             arriving = blocks[ends[known] : ends[known + more]]
             leaving = blocks[: ends[more]]
-            requests = []
-            requests += self._post.receive(arriving, (self.rank + known) % self.size)
+            requests = self._post.receive(arriving, (self.rank + known) % self.size)
             requests += self._post.send(leaving, (self.rank - known) % self.size)
             self._under_way(requests, (leaving, arriving)).wait()
             known += more
@@ -331,9 +330,8 @@ class MpiComm(Comm):
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the ranks that gave the same color, ordered by (key, rank)."""
         group = self._comm.Split(color, key)
-        own_rank = np.array([self.rank], np.int64)
         members = np.empty(group.Get_size(), np.int64)
-        group.Allgather([own_rank, MPI.INT64_T], [members, MPI.INT64_T])
+        group.Allgather([np.array([self.rank], np.int64), MPI.INT64_T], [members, MPI.INT64_T])
         comm = MpiComm(
             group,
             nodes=self.nodes[members],
@@ -345,6 +343,10 @@ class MpiComm(Comm):
         )
         comm.world_ranks = self.world_ranks[members]
         return comm
+
+    def mail(self) -> Mail:
+        """Letter boxes of these ranks over a communicator of their own. Collective."""
+        return MpiMail(self._comm.Dup())
 
     def abort(self, status: int) -> None:
         """End all ranks of the job with this exit status."""

@@ -10,7 +10,7 @@ queue:
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.parallel.transport.started import Request
 from neocpu.parallel.transport.throttle import LINKS, LinkTime, Throttle
 from neocpu.parallel.transport.timeline import ExchangeSpan, Pulse, RunTimeline
 
@@ -119,6 +120,41 @@ class CallUnderWay:
             alone=alone,
         )
         self.traffic.finished(span)
+
+
+class TimedRequest:
+    """A request that is counted, and over no earlier than its link is done with it."""
+
+    def __init__(self, request: Request, call: CallUnderWay, rest: Callable[[float], None]) -> None:
+        self._request = request
+        self._call: CallUnderWay | None = call
+        self._rest = rest
+
+    def wait(self) -> None:
+        """Return when it is over and its link is done with it."""
+        if self._call is None:
+            return
+        awaited = time.perf_counter()
+        pulse = self._call.traffic.pulse
+        pulse.wait = (self._call.name, awaited)
+        self._request.wait()
+        # a link of a set speed may take longer than the real transfer did
+        while (seconds := self._call.seconds_left()) > 0:
+            self._rest(seconds)
+        # counted once, however often it is waited for
+        self._call.over(awaited)
+        pulse.wait = None
+        self._call = None
+
+    def test(self) -> bool:
+        """Is it over? Does not wait."""
+        if self._call is None:
+            return True
+        if not self._request.test() or self._call.seconds_left() > 0:
+            return False
+        self._call.over(time.perf_counter())
+        self._call = None
+        return True
 
 
 class Traffic:

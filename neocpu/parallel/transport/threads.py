@@ -23,6 +23,7 @@ from neocpu.core.types import Elements
 from neocpu.kernels.compile.threads import threading_layer, use_threads
 from neocpu.parallel.transport.buffers import Counts
 from neocpu.parallel.transport.comm import Comm, nodes_of
+from neocpu.parallel.transport.mail import Mail, OfficeMail, PostOffice
 from neocpu.parallel.transport.sent import Traffic
 from neocpu.parallel.transport.started import Request
 
@@ -117,6 +118,11 @@ class ThreadWorld:
         self._turn = threading.Lock() if in_turn else None
         self.timeout = timeout
         self.failure: BaseException | None = None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Does only one rank work at a time?"""
+        return self._turn is not None
 
     def fail(self, error: BaseException) -> None:
         """Remember the first failure and wake everybody; call with `changed` held."""
@@ -248,6 +254,20 @@ class ThreadComm(Comm):
         comm = ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
         comm.world_ranks = self.world_ranks[members]
         return comm
+
+    def mail(self) -> Mail:
+        """A letter box in a post office that all threads of this comm share.
+
+        Raises EnvironmentProblem where ranks work in turn: whoever serves letters works too.
+        """
+        world = self._room.world
+        if world.takes_turns:
+            raise EnvironmentProblem(
+                "ranks that work in turn cannot send each other letters; leave out `in_turn`"
+            )
+        office = self._meet("mail", None, lambda gifts: PostOffice(self.size, world.check))
+        assert office is not None
+        return OfficeMail(office, self.rank)
 
     def abort(self, status: int) -> None:
         """End the other ranks at their next verb, and this one by SystemExit."""

@@ -1,0 +1,1 @@
+"""How does a rank call a function of another rank, and differentiate through the call?"""

@@ -1,0 +1,388 @@
+"""How does a rank call a function of another? Its agent writes a letter, and reads the answer.
+
+    functions = Functions()
+
+    @functions.function("add")
+    def add(a, b): return a + b
+
+    with RpcAgent(comm, functions) as agent:               # collective
+        total = agent.rpc_sync(1, "add", array, 2.0)       # waits
+        future = agent.rpc_async(1, "add", array, 2.0)     # future.wait() has the value
+        reference = agent.remote(1, "add", array, 2.0)     # the value stays on rank 1
+
+What is promised, and what is not, is in `docs/rpc.md`.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from neocpu.core.errors import NeocpuError, RpcError
+from neocpu.parallel.rpc import messages
+from neocpu.parallel.rpc.ending import ROUND, LastRounds
+from neocpu.parallel.rpc.failures import BadMessage, CallTimeout, RemoteError
+from neocpu.parallel.rpc.functions import Functions, RpcFunction
+from neocpu.parallel.rpc.futures import CallUnderway, Future
+from neocpu.parallel.rpc.messages import MessageKind, Outgoing, RpcMessage
+from neocpu.parallel.rpc.peers import Liveness
+from neocpu.parallel.rpc.progress import Progress
+from neocpu.parallel.rpc.references import References, RRef
+from neocpu.parallel.rpc.snapshots import snapshot
+from neocpu.parallel.rpc.values import HandleKind, Value
+from neocpu.parallel.rpc.workers import Workers
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.mail import BadLetter, Letter, Mail
+
+# Seconds between two looks at deadlines, and at the ranks that are waited for.
+SWEEP = 0.05
+# Letters that are read before the reader looks whether what it waits for is done.
+BATCH = 16
+# Names whose letters the end of a job does not count.
+UNCOUNTED = frozenset((ROUND, ".ping", ".pong"))
+
+
+class RpcAgent:
+    """What lets a rank call functions of others, and others call its own. Collective.
+
+    comm : the ranks; letters have their own boxes, so other calls on it may go on.
+    functions : that others may call.
+    threads : functions of this rank that run at a time. 1: in the order in which calls came.
+    timeout : seconds that a call may take, unless it says so itself (inf: any).
+    patience : seconds of silence after which a rank that is waited for is lost.
+    mail : letter boxes of the ranks (None: new ones of the comm).
+
+    Attributes: rank, size; references, what of this rank others refer to (`references.py`).
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        functions: Functions,
+        *,
+        threads: int = 1,
+        timeout: float = 60.0,
+        patience: float = 30.0,
+        mail: Mail | None = None,
+    ) -> None:
+        self.rank = comm.rank
+        self.size = comm.size
+        self.functions = functions
+        self.timeout = timeout
+        self._mail = comm.mail() if mail is None else mail
+        self._peers = Liveness(comm, patience)
+        self._numbers = itertools.count(1)
+        self._under_way: dict[int, CallUnderway] = {}
+        self._next_sweep = 0.0
+        self._closed = False
+        # names of the package's own functions: (source, *values) -> what the answer says
+        self.own_functions: dict[str, Callable[..., object]] = {
+            ".ping": self._ping,
+            ".pong": lambda source: None,
+            ".bye": self._bye,
+        }
+        self.kinds: list[HandleKind] = []
+        self._workers = Workers(threads, f"rpc worker of rank {self.rank}")
+        self._progress = Progress(
+            self._poll, self._mail.rest, self._workers, f"rpc of rank {self.rank}"
+        )
+        self.references = References(self)
+        self.kinds.append(HandleKind(RRef, 0, self.references))
+        self._ending = LastRounds(self, self._peers, self._progress, self._is_idle)
+        self._progress.start()
+
+    # ---- calls ----
+
+    def rpc_sync(self, to: int, name: str, *args: Value, timeout: float | None = None) -> Value:
+        """The value of a function of rank `to`.
+
+        args : None, bools, integers, floats, texts, bytes, arrays, `RRef`s, and tuples, lists and
+            dicts of these. timeout : seconds (None: the agent's).
+
+        Raises RemoteError where the function failed, PeerLost, CallTimeout, and BadMessage for
+        values that cannot be sent.
+        """
+        return self.rpc_async(to, name, *args, timeout=timeout).wait()
+
+    def rpc_async(self, to: int, name: str, *args: Value, timeout: float | None = None) -> Future:
+        """`rpc_sync` that does not wait: its future. Arrays among `args` belong to the call until
+        the future is done: change none of them before.
+        """
+        return self.call(to, name, (None, *args), timeout)
+
+    def remote(self, to: int, name: str, *args: Value, timeout: float | None = None) -> RRef:
+        """A reference to the value of a function of rank `to`, where it stays. Does not wait."""
+        return self.references.create(to, name, args, timeout)
+
+    def call(
+        self, to: int, name: str, values: tuple[Value, ...], timeout: float | None = None
+    ) -> Future:
+        """Send a call whose values are complete, for this package's own use."""
+        self._check_rank(to)
+        seconds = self.timeout if timeout is None else timeout
+        future = CallUnderway(self._progress, to, name, seconds)
+        number = next(self._numbers)
+        if self._peers.lost(to):
+            future.fail(self._peers.error(to))
+            return future
+        self._under_way[number] = future
+        try:
+            self._send(to, Outgoing(MessageKind.CALL, name, number), values)
+        except BaseException:
+            del self._under_way[number]
+            raise
+        return future
+
+    def note(self, to: int, name: str, *values: Value) -> None:
+        """Send what needs no answer, for this package's own use; nothing to a rank that is lost."""
+        if not self._peers.lost(to):
+            self._send(to, Outgoing(MessageKind.NOTE, name, 0), values)
+
+    def future(self, what: str) -> Future:
+        """A future that this rank finishes itself: a function that returns one is answered then.
+        what : is awaited, for messages.
+        """
+        return Future(self._progress, what)
+
+    def run(self, task: Callable[[], None]) -> None:
+        """Let a worker run a task, which raises nothing, after the calls that came before."""
+        self._workers.put(task)
+
+    def _check_rank(self, to: int) -> None:
+        if self._closed:
+            raise RpcError("this agent is closed: no more calls can be made")
+        if not 0 <= to < self.size:
+            raise RpcError(f"rank {to} does not exist; there are ranks 0 to {self.size - 1}")
+
+    def _send(self, to: int, message: Outgoing, values: tuple[Value, ...]) -> None:
+        head, bodies = messages.compose(to, message, values, self.kinds, self._mail.largest)
+        if message.name not in UNCOUNTED:
+            # before it leaves, or it would be read before
+            self._ending.count_sent()
+        self._mail.send(to, head, bodies)
+
+    # ---- reading ----
+
+    def _poll(self) -> bool:
+        """Read some letters; did any come?"""
+        came = 0
+        while came < BATCH:
+            letter = self._mail.receive()
+            if letter is None:
+                break
+            came += 1
+            self._read(letter)
+        self.references.send_releases()
+        now = time.monotonic()
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP
+            self._sweep(now)
+        return came > 0
+
+    def _read(self, letter: Letter | BadLetter) -> None:
+        source = letter.source
+        if self._peers.lost(source):
+            return
+        if isinstance(letter, BadLetter):
+            self._lose(source, f"sent a letter that cannot be read: {letter.reason}")
+            return
+        self._peers.heard(source)
+        try:
+            message = messages.read(letter, self.kinds)
+        except BadMessage as problem:
+            self._lose(source, f"sent a message that cannot be read: {problem}")
+            return
+        if message.name not in UNCOUNTED:
+            self._ending.count_read()
+        if message.kind in (MessageKind.CALL, MessageKind.NOTE):
+            self._take_call(message)
+        else:
+            self._take_outcome(message)
+
+    def _take_call(self, message: RpcMessage) -> None:
+        try:
+            values = message.values()
+            if message.name.startswith("."):
+                self._run_own(message, values)
+                return
+            function = self.functions.of(message.name)
+            task = self._task(function, message, values)
+            if function.quick:
+                task()
+            else:
+                self._workers.put(task)
+        except NeocpuError as problem:
+            self._fail(message, problem)
+
+    def _task(
+        self, function: RpcFunction, message: RpcMessage, values: list[Value]
+    ) -> Callable[[], None]:
+        """Runs a function and answers; raises nothing."""
+
+        def task() -> None:
+            try:
+                result = [function.function(*values[1:])]
+                # what nobody else holds need not be copied before it is sent
+                values.clear()
+                self.answer(message, snapshot(result, self._mail.pool)[0])
+            except Exception as error:
+                self._fail(message, error)
+
+        return task
+
+    def _run_own(self, message: RpcMessage, values: list[Value]) -> None:
+        function = self.own_functions.get(message.name)
+        if function is None:
+            raise RpcError(f"there is no function {message.name!r}")
+        try:
+            self.answer(message, function(message.source, *values))
+        except (TypeError, ValueError, KeyError) as error:
+            raise BadMessage(f"{message.name!r} with {len(values)} values: {error}") from error
+
+    def answer(self, message: RpcMessage, result: object) -> None:
+        """Answer a call, now or when the future that it gave is over."""
+        if message.kind is MessageKind.NOTE:
+            return
+        if isinstance(result, Future):
+            result.then(lambda future: self._answer_later(message, future))
+            return
+        self._send(message.source, Outgoing(MessageKind.ANSWER, "", message.call), (None, result))
+
+    def _answer_later(self, message: RpcMessage, future: Future) -> None:
+        error = future.error()
+        if error is None:
+            try:
+                self.answer(message, future.wait())
+            except RpcError as problem:
+                self._fail(message, problem)
+        else:
+            self._fail(message, error)
+
+    def _fail(self, message: RpcMessage, error: BaseException) -> None:
+        if message.kind is MessageKind.NOTE:
+            return
+        kind = type(error).__name__
+        text = str(error) if isinstance(error, NeocpuError) else f"{kind}: {error}"
+        try:
+            self._send(
+                message.source, Outgoing(MessageKind.FAILURE, "", message.call), (kind, text)
+            )
+        except RpcError:  # a text too long to be sent
+            values = (kind, text[:10000])
+            self._send(message.source, Outgoing(MessageKind.FAILURE, "", message.call), values)
+
+    def _take_outcome(self, message: RpcMessage) -> None:
+        future = self._under_way.get(message.call)
+        # a rank answers its own calls only, and a call that took too long was given up
+        if future is not None and future.to != message.source:
+            return
+        try:
+            values = message.values()
+            if len(values) != 2:
+                raise BadMessage(f"an answer with {len(values)} values")
+        except BadMessage as problem:
+            values = ["BadMessage", f"its answer cannot be read: {problem}"]
+            message = message._replace(kind=MessageKind.FAILURE)
+        if self._under_way.pop(message.call, None) is None or future is None:
+            return
+        if message.kind is MessageKind.ANSWER:
+            future.finish(values[1])
+            return
+        error = RemoteError(f"{self._peers.name(future.to)}: {future.name!r} failed: {values[1]}")
+        error.rank = future.to
+        error.function = future.name
+        error.kind = str(values[0])
+        future.fail(error)
+
+    # ---- who is there ----
+
+    def _sweep(self, now: float) -> None:
+        """End calls that took too long, or whose rank is lost."""
+        calls = list(self._under_way.items())
+        for rank in {future.to for _, future in calls} - {self.rank}:
+            if self._peers.check(rank):
+                self.note(rank, ".ping")
+            if self._peers.lost(rank):
+                self._end_calls(rank)
+        for number, future in calls:
+            if now > future.deadline and self._under_way.pop(number, None) is not None:
+                error = CallTimeout(
+                    f"{self._peers.name(future.to)} has not answered {future.name!r} within "
+                    f"{future.seconds:g} s; it is there, so give the call more time (timeout=) or "
+                    "the rank more threads"
+                )
+                error.rank = future.to
+                future.fail(error)
+
+    def _lose(self, rank: int, reason: str) -> None:
+        self._peers.lose(rank, reason)
+        self._end_calls(rank)
+
+    def _end_calls(self, rank: int) -> None:
+        """End the calls of a rank that is lost, and what it held."""
+        for number, future in list(self._under_way.items()):
+            if future.to == rank and self._under_way.pop(number, None) is not None:
+                seconds = time.monotonic() - future.began
+                awaited = f"{future.name!r}, called {seconds:.1f} s before,"
+                future.fail(self._peers.error(rank, awaited))
+        self.references.forget(rank)
+
+    def _ping(self, source: int) -> None:
+        self.note(source, ".pong")
+
+    def _bye(self, source: int, reason: object) -> None:
+        self._lose(source, f"left: {reason}")
+
+    # ---- the end ----
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Serve until no rank calls any more, then close. All ranks call it.
+
+        References of this rank are deleted first. `ending.py` says when nothing is under way.
+
+        timeout : seconds, as of a call. Raises CallTimeout with the ranks that did not come, and
+        PeerLost.
+        """
+        seconds = self.timeout if timeout is None else timeout
+        self.references.delete_all()
+        self._ending.wait(seconds)
+        self._progress.wait_for(self._mail.sent)
+        self._close()
+
+    def _is_idle(self) -> bool:
+        return not self._under_way and not self._workers.busy() and self.references.settled()
+
+    def close(self, reason: str = "it closed its agent") -> None:
+        """Leave at once. Calls of others that wait for this rank end with PeerLost and the reason;
+        so do this rank's own. Not collective.
+        """
+        if self._closed:
+            return
+        for rank in range(self.size):
+            if rank != self.rank:
+                self.note(rank, ".bye", reason[:1000])
+                self._lose(rank, "was left: this rank closed its agent")
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._workers.close()
+        self._progress.close()
+        self._mail.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """`shutdown`; or `close` with what happened, where the block raised an error."""
+        if error is None:
+            self.shutdown(math.inf)
+        else:
+            self.close(f"it failed with {type(error).__name__}: {error}")

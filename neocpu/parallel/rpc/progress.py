@@ -1,0 +1,138 @@
+"""Which thread looks for messages? One at a time: whoever waits for an answer, otherwise a thread
+that does nothing else.
+
+So an answer is read by the thread that wants it, without a switch of threads. Whoever finds nothing
+asks again at once for `SPIN` seconds, then asks and sleeps in turn: each sleep takes a quarter of
+the time in which nothing came, so that a rank that nobody calls takes no core.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from neocpu.parallel.rpc.workers import Workers
+
+# Seconds of asking without a sleep, of the first sleep, and of the longest.
+SPIN = 2e-4
+FIRST_SLEEP = 2e-5
+LAST_SLEEP = 2e-3
+# A waiter that stood in for the thread so long wakes it when it goes.
+LONG_WAIT = 1e-3
+# Seconds after which a waiter looks whether it is to read itself.
+TURN = 0.02
+
+
+class Progress:
+    """Who reads.
+
+    poll : reads what has come, and says whether something had. rest : sleeps so many seconds.
+    workers : one of them may be who waits.
+    """
+
+    def __init__(
+        self,
+        poll: Callable[[], bool],
+        rest: Callable[[float], None],
+        workers: Workers,
+        name: str,
+    ) -> None:
+        self._poll = poll
+        self._rest = rest
+        self._workers = workers
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()
+        self._wake = threading.Event()
+        self._waiters = 0
+        self._closed = False
+        self._own = threading.local()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Read from now on."""
+        self._thread.start()
+
+    @property
+    def reads(self) -> bool:
+        """Is this thread reading, somewhere below?"""
+        return getattr(self._own, "reads", False)
+
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """Return when `done`; raises what reading raised, if it failed for good."""
+        if not done():
+            with self._workers.waiting():
+                self._wait_for(done)
+
+    def _wait_for(self, done: Callable[[], bool]) -> None:
+        while not done():
+            if self._failure is not None:
+                raise self._failure
+            if self._reading.acquire(blocking=False):
+                self._waiters += 1
+                try:
+                    self._read_until(done)
+                finally:
+                    self._waiters -= 1
+                    self._reading.release()
+            else:
+                with self._changed:
+                    if not done():
+                        self._changed.wait(TURN)
+
+    def tell(self) -> None:
+        """Something that a thread may wait for is done."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _read_until(self, done: Callable[[], bool]) -> None:
+        start = quiet = time.perf_counter()
+        while not done():
+            if self._read():
+                quiet = time.perf_counter()
+            else:
+                self._pause(quiet, self._rest)
+        if time.perf_counter() - start > LONG_WAIT:
+            self._wake.set()
+
+    def _read(self) -> bool:
+        self._own.reads = True
+        try:
+            return self._poll()
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._own.reads = False
+
+    def _pause(self, since: float, rest: Callable[[float], object]) -> None:
+        idle = time.perf_counter() - since
+        if idle < SPIN:
+            time.sleep(0)  # lets other threads of this process run
+        else:
+            rest(min(max(idle / 4, FIRST_SLEEP), LAST_SLEEP))
+
+    def _run(self) -> None:
+        quiet = time.perf_counter()
+        while not self._closed:
+            if self._waiters or not self._reading.acquire(blocking=False):
+                self._pause(quiet, self._wake.wait)
+                self._wake.clear()
+                continue
+            try:
+                moved = self._read()
+            except BaseException:  # kept, and raised by whoever waits
+                self.tell()
+                return
+            finally:
+                self._reading.release()
+            if moved:
+                quiet = time.perf_counter()
+            else:
+                self._pause(quiet, self._rest)

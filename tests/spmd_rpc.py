@@ -1,0 +1,226 @@
+"""Do calls and references work on threads and under MPI, and end, with letters that come late?"""
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from delays import LateMail
+from spmd import spmd
+
+from neocpu.core.errors import RpcError
+from neocpu.parallel.rpc.agent import RpcAgent
+from neocpu.parallel.rpc.failures import BadMessage, CallTimeout, PeerLost, RemoteError
+from neocpu.parallel.rpc.functions import Functions
+from neocpu.parallel.rpc.references import RRef
+from neocpu.parallel.transport.comm import Comm
+
+
+class Rank:
+    """The functions of one rank, and what they note."""
+
+    def __init__(self, comm: Comm, seed: int | None = None, **settings: Any) -> None:
+        self.comm = comm
+        self.seen: list[Any] = []
+        self.kept: list[RRef] = []
+        self.gate = threading.Event()
+        functions = Functions()
+        for name in ("add", "note", "relay", "keep", "read", "grow", "fail", "hang"):
+            functions.add(name, getattr(self, name))
+        functions.add("echo", lambda *values: list(values), quick=True)
+        functions.add("odd", lambda: {1})
+        functions.add("impatient", lambda: self.agent.rpc_sync(0, "echo"), quick=True)
+        self.state = np.zeros(3000)
+        mail = None if seed is None else LateMail(comm.mail(), seed)
+        self.agent = RpcAgent(comm, functions, mail=mail, timeout=60.0, **settings)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def note(self, value: object) -> None:
+        self.seen.append(value)
+
+    def relay(self, to: int, name: str, *args: Any) -> Any:
+        return self.agent.rpc_sync(to, name, *args)
+
+    def keep(self, reference: RRef) -> None:
+        self.kept.append(reference)
+
+    def read(self, reference: RRef) -> Any:
+        return reference.local_value() if reference.is_owner() else reference.to_here()
+
+    def grow(self) -> Any:
+        self.state += 1
+        return self.state
+
+    def fail(self) -> None:
+        raise ValueError("these rows do not exist")
+
+    def hang(self) -> None:
+        self.gate.wait(60)
+
+
+@spmd(1, 2, 3)
+def calls_bring_values_there_and_back(comm: Comm) -> None:
+    rank = Rank(comm)
+    to = (comm.rank + 1) % comm.size
+    large = np.arange(70_000, dtype=np.float32).reshape(7, -1)
+    values = [
+        None,
+        True,
+        -5,
+        0.1,
+        "é",
+        b"\0\1",
+        (1, [2, {}]),
+        {"a": (), 3: [None]},
+        large,
+        large[:, ::2],
+        np.float32(2.5),
+        np.zeros((0, 3), np.int16),
+        np.ones(3, bool),
+    ]
+    with rank.agent as agent:
+        came = agent.rpc_sync(to, "echo", *values)
+        np.testing.assert_equal(came, values)
+        assert [type(value) for value in came[:8]] == [type(value) for value in values[:8]]
+        arrays = zip(came[8:], values[8:])
+        assert all(a.dtype == np.asarray(b).dtype and a.flags.writeable for a, b in arrays)
+        # each of these functions waits for another rank, which waits for the next, in a ring
+        assert agent.rpc_sync(to, "relay", comm.rank, "add", large, 1.0)[6, 9] == large[6, 9] + 1
+        assert agent.rpc_sync(to, "relay", to, "relay", comm.rank, "add", "x", "y") == "xy"
+        # an array that its rank goes on to change is sent as it was
+        grown = [agent.rpc_async(to, "grow") for _ in range(5)]
+        assert [float(future.wait()[0]) for future in grown] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    with pytest.raises(RpcError, match="closed"):
+        agent.rpc_sync(to, "echo")
+
+
+@spmd(2, 3)
+def calls_of_one_rank_start_in_the_order_in_which_they_were_made(comm: Comm) -> None:
+    rank = Rank(comm, seed=1)
+    with rank.agent as agent:
+        for number in range(60):
+            # some letters are a message, some several: the small ones must not overtake
+            value = np.full(9000 if number % 7 == 0 else 2, number)
+            for to in range(comm.size):
+                agent.rpc_async(to, "note", (comm.rank, value))
+    for source in range(comm.size):
+        numbers = [int(value[0]) for who, value in rank.seen if who == source]
+        assert numbers == list(range(60))
+
+
+@spmd(2, 3)
+def what_fails_there_is_told_here(comm: Comm) -> None:
+    rank = Rank(comm)
+    to = comm.size - 1
+    with rank.agent as agent:
+        with pytest.raises(RemoteError, match=f"rank {to} on .*'fail' failed: .*rows do not") as no:
+            agent.rpc_sync(to, "fail")
+        assert (no.value.rank, no.value.function, no.value.kind) == (to, "fail", "ValueError")
+        with pytest.raises(RemoteError, match="no function 'ecko'; did you mean 'echo'"):
+            agent.rpc_sync(to, "ecko")
+        with pytest.raises(RemoteError, match="registered as quick waits for 'echo' of rank 0"):
+            agent.rpc_sync(to, "impatient")
+        with pytest.raises(RemoteError, match="'odd' failed: a set cannot be sent"):
+            agent.rpc_sync(to, "odd")
+        with pytest.raises(BadMessage, match="dtype complex128 cannot be sent"):
+            agent.rpc_sync(to, "echo", np.complex128(1))
+        with pytest.raises(BadMessage, match="a set cannot be sent"):
+            agent.rpc_sync(to, "echo", set())
+        with pytest.raises(BadMessage, match="more than 64 bits"):
+            agent.rpc_sync(to, "echo", 1 << 64)
+        with pytest.raises(RpcError, match=f"rank {comm.size} does not exist"):
+            agent.rpc_sync(comm.size, "echo")
+        lost = agent.remote(to, "fail")
+        with pytest.raises((RemoteError, ValueError), match="rows do not exist"):
+            lost.to_here()
+        comm.barrier()
+        if comm.rank == 0:
+            with pytest.raises(CallTimeout, match=f"rank {to} .*'hang' within 0.2 s; it is there"):
+                agent.rpc_sync(to, "hang", timeout=0.2)
+        comm.barrier()
+        rank.gate.set()
+
+
+@spmd(2, 3)
+def a_rank_that_leaves_ends_the_calls_that_wait_for_it(comm: Comm) -> None:
+    rank = Rank(comm)
+    if comm.rank == 1:
+        with pytest.raises(ZeroDivisionError), rank.agent:
+            until(comm, rank.agent._workers.busy)
+            raise ZeroDivisionError("a bug")
+        rank.gate.set()
+        comm.barrier()
+        return
+    with pytest.raises(
+        PeerLost, match=r"rank 1 on .* left: it failed with ZeroDivisionError: a bug"
+    ):
+        rank.agent.rpc_sync(1, "hang")
+    with pytest.raises(PeerLost, match="left"):
+        rank.agent.rpc_sync(1, "echo")
+    assert rank.agent.rpc_sync(2 - comm.rank if comm.size == 3 else 0, "echo", 1) == [1]
+    comm.barrier()
+    with pytest.raises(PeerLost, match="the end of the job"):
+        rank.agent.shutdown()
+    rank.agent.close()
+
+
+@spmd(2, 3)
+def a_rank_that_says_nothing_is_lost(comm: Comm) -> None:
+    rank = Rank(comm, patience=0.3)
+    if comm.rank == 1:
+        rank.agent._progress.close()  # as a process that was stopped: nobody reads
+        comm.barrier()
+        comm.barrier()
+        rank.agent.close()
+        return
+    comm.barrier()
+    with pytest.raises(PeerLost, match=r"rank 1 on .* has said nothing for .*'echo', called"):
+        rank.agent.rpc_sync(1, "echo")
+    comm.barrier()
+    rank.agent.close()
+
+
+@spmd(1, 2, 3, 4)
+def values_live_as_long_as_references_to_them(comm: Comm) -> None:
+    for seed in range(3):
+        rank = Rank(comm, seed)
+        with rank.agent as agent:
+            me = comm.rank
+            owner, reader = (me + 1) % comm.size, (me + 2) % comm.size
+            array = np.full(5, me)
+            reference = agent.remote(owner, "add", array, 100)
+            # forks of one value on all ranks, sent by who is no owner, before it is even made
+            kept = [agent.rpc_async(to, "keep", reference) for to in range(comm.size)]
+            handed_on = agent.rpc_async(reader, "relay", owner, "read", reference)
+            reference.delete()
+            assert handed_on.wait()[0] == me + 100  # type: ignore[index]
+            with pytest.raises(RpcError, match="was deleted"):
+                reference.to_here()
+            mine = agent.references.own({"rank": me})
+            assert agent.rpc_sync(reader, "read", mine) == {"rank": me}
+            assert mine.local_value() == {"rank": me}
+            del mine
+            for future in kept:
+                future.wait()
+            comm.barrier()
+            values = sorted(int(kept.to_here()[0]) for kept in rank.kept)  # type: ignore[index]
+            assert values == [100 + k for k in range(comm.size)]
+            # of what this rank owned, the value that others keep is left
+            until(comm, lambda: agent.references.owned() == 1)
+            comm.barrier()
+            rank.kept.clear()
+            gc.collect()
+        assert (agent.references.owned(), agent.references.held()) == (0, 0)
+
+
+def until(comm: Comm, condition: Callable[[], bool]) -> None:
+    """Return when it is so."""
+    for _ in range(10_000):
+        if condition():
+            return
+        comm.rest(1e-3)
+    raise AssertionError("it never was")
