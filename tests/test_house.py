@@ -55,6 +55,7 @@ STOREYS = {
     "train": (
         "model",
         "config",
+        "fit",
         "advice",
         "state",
         "step",

@@ -57,6 +57,10 @@ SECTIONS = {
             "neocpu.cli.search:search",
             "Choose widths, columns and rows of CONFIG's model as its section [search] says.",
         ),
+        "fit": (
+            "neocpu.cli.fit:fit",
+            "Fit a linear model, or a small MLP, to a log by second-order steps.",
+        ),
     },
     "Use": {
         "predict": (

@@ -161,3 +161,16 @@ class RowGroups(NamedTuple):
     start: Ints
     row: Ints
     bits: Ints
+
+
+class SparseLines(NamedTuple):
+    """A sparse matrix line by line: rows with their columns, or columns with their rows.
+
+    starts : i64[n + 1], first entry of each line, and the end
+    places : i32[e], where across its line each entry stands
+    values : f64[e], or f64[0]: every entry is 1
+    """
+
+    starts: Ints
+    places: NDArray[np.int32]
+    values: NDArray[np.float64]

@@ -4,8 +4,8 @@ So it is for all commands that write files which the command line names: `init`,
 `towers`, `simulate`, `data convert`, `data generate`, `data negatives`, `predict`, `export`,
 `checkpoint merge`, `checkpoint arrays`, `checkpoint import`, `oracle export`, `oracle check`,
 `calibrate`, `report`, `train --trace`. `tier compact` rewrites its file by definition, `oracle
-export --golden` the repository's, `train`, `online`, `sweep` and `search` look after their own
-folders, and `calibrate` without --out measures its own file anew.
+export --golden` the repository's, `train`, `online`, `sweep`, `search` and `fit` look after their
+own folders, and `calibrate` without --out measures its own file anew.
 """
 
 import os

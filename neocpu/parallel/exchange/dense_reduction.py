@@ -68,7 +68,7 @@ class LeafReduction(ABC):
             list(aligned_nodes(*rank_leaves(rank, comm.size, leaves))) for rank in range(comm.size)
         ]
 
-    def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> Started[NDArray[np.float32]]:
+    def start(self, nodes: Mapping[Node, Elements]) -> Started[Elements]:
         """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their
         way.
 
@@ -82,12 +82,12 @@ class LeafReduction(ABC):
             )
         return Started(self._sum(nodes), self.comm.stream)
 
-    def reduce(self, nodes: Mapping[Node, NDArray[np.float32]]) -> NDArray[np.float32]:
+    def reduce(self, nodes: Mapping[Node, Elements]) -> Elements:
         """`start` and `wait` in one: the root sum f32[P]."""
         return self.start(nodes).wait()
 
     @abstractmethod
-    def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]: ...
+    def _sum(self, nodes: Mapping[Node, Elements]) -> Generator[Request, None, Elements]: ...
 
 
 class DenseReduction(LeafReduction):
@@ -100,6 +100,7 @@ class DenseReduction(LeafReduction):
     wire : of nodes and of finished slices, without blocks; None: fp32.
     nodes : of each rank, all together the whole tree (None: as the leaves are spread over the
         ranks).
+    dtype : of the gradients; another one than fp32 has no wire.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class DenseReduction(LeafReduction):
         leaves: int,
         wire: Wire | None = None,
         nodes: list[list[Node]] | None = None,
+        dtype: type[np.floating] = np.float32,
     ) -> None:
         super().__init__(comm, parameters, leaves, nodes)
         ranks = comm.size
@@ -122,17 +124,17 @@ class DenseReduction(LeafReduction):
         nodes_of_ranks = np.array([len(nodes) for nodes in self.nodes], np.int64)
         self._recv_counts = slice_width * nodes_of_ranks * unit
         self._widths = widths.astype(np.int64) * unit
-        dtype = np.uint8 if wire else np.float32
+        element = np.uint8 if wire else dtype
         # a rank that holds the root of a wire's tree, or any nodes in fp32, needs no messages
         self._alone = ranks == 1 and (wire is None or len(self.nodes[0]) == 1)
         # made once, as all steps have the same messages
         if not self._alone:
-            self._send = np.empty(int(self._send_counts.sum()), dtype)
-            self._recv = np.empty(int(self._recv_counts.sum()), dtype)
+            self._send = np.empty(int(self._send_counts.sum()), element)
+            self._recv = np.empty(int(self._recv_counts.sum()), element)
         if not self._alone or wire:
-            self._total = np.empty(parameters, np.float32)
+            self._total = np.empty(parameters, dtype)
 
-    def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]:
+    def _sum(self, nodes: Mapping[Node, Elements]) -> Generator[Request, None, Elements]:
         wire = self.wire
         root = (0, self.leaves)
         if self._alone:
@@ -266,7 +268,7 @@ class TwoLevelReduction(LeafReduction):
         self._gathers = comm.inside.queue("finished shares")
         self._total = np.empty(parameters, np.float32)
 
-    def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]:
+    def _sum(self, nodes: Mapping[Node, Elements]) -> Generator[Request, None, Elements]:
         comm = self.comm
         expected = self.nodes[comm.rank]
         leaves_of = [self.nodes[peer] for peer in comm.places.peers]

@@ -30,7 +30,7 @@ LOCK = "lock"
 HELD = "lock.held"  # where file locks do not work
 # seconds that a run that goes on waits for the folder: after a kill, ranks may take a moment to end
 PATIENCE = 3.0
-RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
+RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5", "fit.h5")
 # names under which results are written before they get their own
 UNFINISHED = (
     ".run.json.[0-9]*",
@@ -38,6 +38,7 @@ UNFINISHED = (
     ".plan.json.[0-9]*",
     ".ranks.json.[0-9]*",
     ".metrics.jsonl.[0-9]*",
+    ".fit.*.[0-9]*",
     "checkpoints/.step-*.partial",
 )
 

@@ -104,6 +104,12 @@ def compute(scores: F32, labels: F32, loss: str, comm: Comm, losses: F32 | None 
     )
 
 
+def mean_of(terms: NDArray[np.float64], comm: Comm) -> float | None:
+    """The mean of numbers f64[n] of all ranks, exact but for its last rounding; None of none."""
+    count, total = _totals(comm, [np.ones_like(terms), terms])
+    return float(total / count) if count and total is not None else None
+
+
 def fixed_point(terms: F32) -> NDArray[np.float64]:
     """Terms f32[n] as whole multiples of 2^-24, times 2^24.
 

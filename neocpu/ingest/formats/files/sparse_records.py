@@ -55,6 +55,8 @@ def parse_libsvm(line: str) -> Record:
         code, colon, weight = word.partition(":")
         if not colon or not code.isdigit() or not weight:
             raise NoRecordError(f"has {word!r:.40} where libsvm has INDEX:VALUE")
+        if f"feature_{code}" in record:
+            raise NoRecordError(f"has index {code} twice")
         items.append(item(code, weight))
         record[f"feature_{code}"] = weight
     record[FEATURES] = " ".join(items)

@@ -15,6 +15,7 @@ WINDOW_PERMUTATION = 4
 GENERATOR = 5
 LEAVING = 6
 SEARCH = 16  # noise of a search's samples
+FIT = 17  # order of a fit's samples
 
 _MASK64 = (1 << 64) - 1
 

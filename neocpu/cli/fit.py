@@ -1,0 +1,204 @@
+"""`neocpu fit`: a linear model or a small MLP of a log, by the curvature of its loss."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neocpu.cli.screen.options import (
+    Launch,
+    as_record,
+    ranks_option,
+    set_option,
+    whole_numbers,
+)
+from neocpu.cli.screen.targets import LogPath
+from neocpu.core.errors import ConfigError
+from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
+from neocpu.train.fit.keys import METHODS, FitKeys
+from neocpu.train.fit.losses import LOSSES
+
+if TYPE_CHECKING:
+    from neocpu.core.types import JsonObject
+
+FILE = LogPath(path_type=Path)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is fitted, as options say it."""
+
+    method: str
+    loss: str | None
+    l2: str
+    intercepts: bool
+    hidden: tuple[int, ...]
+    tolerance: float
+    start: int
+    most: int
+    seed: int
+
+    def numbers(self) -> dict[str, object]:
+        """As keys of `FitKeys`."""
+        penalty: float | str = self.l2
+        if self.l2 != "auto":
+            try:
+                penalty = float(self.l2)
+            except ValueError as error:
+                raise ConfigError(f"--l2 {self.l2}: a number above 0, or auto") from error
+        return {**vars(self), "loss": self.loss or "", "l2": penalty}
+
+
+@dataclass(frozen=True)
+class Crosses:
+    """Which columns there are, as options say it."""
+
+    cross: tuple[str, ...]
+    quadratic: bool
+    hashed: bool
+    bits: int
+
+    def columns(self) -> dict[str, object]:
+        """As keys of `FitKeys`."""
+        pairs = tuple(tuple(name.strip() for name in text.split(",")) for text in self.cross)
+        for text, pair in zip(self.cross, pairs):
+            if len(pair) != 2 or not all(pair):
+                raise ConfigError(f"--cross {text}: two features, as C1,C2")
+        return {**vars(self), "cross": pairs}
+
+
+@click.command()
+@click.argument("source", nargs=-1, required=True, metavar="CONFIG|DATA...", type=FILE)
+@click.option("--test", multiple=True, type=FILE, help="Measure on it; DATA is not split.")
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default="dance",
+    show_default=True,
+    help="DANCE, or L-BFGS by progressive batches.",
+)
+@click.option(
+    "--loss",
+    type=click.Choice(list(LOSSES)),
+    help="What is minimised.  [default: logistic for clicks, squares for numbers]",
+)
+@click.option(
+    "--l2",
+    default="1",
+    show_default=True,
+    metavar="NUMBER|auto",
+    help="Penalty on each weight against the sum of losses, scikit-learn's 1/C; auto: the best of "
+    "1, 4, 16, 64 on the last tenth of the train samples.",
+)
+@click.option("--intercepts", is_flag=True, help="Penalise the constant too.")
+@click.option(
+    "--hidden",
+    default="",
+    callback=whole_numbers,
+    metavar="N,N",
+    help="Widths of an MLP's hidden layers.  [default: none, a linear model]",
+)
+@click.option("--cross", multiple=True, metavar="A,B", help="Pairs of values of two features too.")
+@click.option("--quadratic", is_flag=True, help="Pairs of values of all features of one value.")
+@click.option("--hash", "hashed", is_flag=True, help="Hash all features, not only their pairs.")
+@click.option(
+    "--bits",
+    type=click.IntRange(1, 30),
+    default=20,
+    show_default=True,
+    help="2^BITS hashed columns.",
+)
+@click.option(
+    "--tolerance",
+    type=float,
+    default=1e-5,
+    show_default=True,
+    help="The gradient at the end, against that at the beginning; 0: what so many samples tell.",
+)
+@click.option(
+    "--start", type=click.IntRange(1), default=256, show_default=True, help="First sample's size."
+)
+@click.option(
+    "--most", type=click.IntRange(1), default=1000, show_default=True, help="Steps at most."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the order of samples.")
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of results  [default: fits/NAME].",
+)
+@click.option("--resume", is_flag=True, help="Go on from the folder's fit.h5.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@ranks_option
+@set_option("Override a key of the config, or of the one that `neocpu init` would write for DATA.")
+@as_record("choices", Choices)
+@as_record("crosses", Crosses)
+def fit(
+    source: tuple[Path, ...],
+    test: tuple[Path, ...],
+    choices: Choices,
+    crosses: Crosses,
+    folder: Path | None,
+    resume: bool,
+    as_json: bool,
+    launch: Launch,
+    overrides: tuple[str, ...],
+) -> None:
+    """Fit a linear model, or a small MLP, to a log by second-order steps.
+
+    CONFIG: a model's, whose features, labels and splits count. DATA: a log, as of `neocpu init`:
+    CSV, Parquet, libsvm, Criteo. Alone, with --ranks, or under mpiexec: the same digest
+    (docs/fit.md).
+
+    \b
+    neocpu fit clicks.csv --quadratic --l2 auto
+    neocpu fit a1a.txt --set data.split=[] --ranks 4
+    """
+    keys = FitKeys(**{**choices.numbers(), **crosses.columns()})  # type: ignore[arg-type]
+    is_config = source[0].suffix == ".toml"
+    if is_config and (len(source) > 1 or test):
+        raise click.UsageError("a CONFIG stands alone: it names its data, and what is measured")
+    launch.start()
+    with held_signals():
+        comm = get_comm(launch.ranks)
+        prepare_threads(comm)
+        from neocpu.train.config import config as configs
+        from neocpu.train.run.fitting import FitRun, drafted
+
+        config = (
+            configs.load(source[0], overrides)
+            if is_config
+            else drafted(source, test, overrides, comm)
+        )
+        folder = folder or Path("fits") / source[0].name.partition(".")[0]
+        tell = partial(click.echo, err=True)
+        summary = FitRun(config, keys, comm, folder, resume=resume, tell=tell).run()
+        if comm.rank:
+            return
+        if as_json:
+            import json
+
+            click.echo(json.dumps(summary))
+        else:
+            print_fit(summary, folder)
+
+
+def print_fit(summary: "JsonObject", folder: Path) -> None:
+    """Metrics of each split, what it took, and the digest as the last line."""
+    for split, metrics in summary["metrics"].items():
+        numbers = [
+            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:.5f}"
+            for name, value in metrics.items()
+            if value is not None
+        ]
+        click.echo(f"{split:5} {'  '.join(numbers)}")
+    if last := summary["last"]:
+        click.echo(
+            f"objective {last['objective']:.9f}, gradient {last['gradient']:.2e} after "
+            f"{summary['steps']} steps and {last['passes']:.1f} passes, {summary['seconds']:.1f} s"
+        )
+    click.echo(f"results in {folder}")
+    click.echo(f"digest {summary['digest']}")

@@ -1,0 +1,236 @@
+"""How is a design matrix multiplied by weights, and its transpose by numbers of samples?
+
+A row is a sample. In fp64, each product and each sum rounded. A row's product is one chain over its
+entries. The transposed product is a sum over samples: a chain within each leaf of the samples, then
+the tree over leaves (`docs/arithmetic.md` §16), column by column, so that columns are spread over
+threads and no two write the same number.
+
+The matrix is sparse columns, then dense ones: `SparseLines` by row for products, by column
+(`transposed`) for transposed ones, and an array f64[n, m].
+"""
+
+import numpy as np
+from numba import prange
+
+from neocpu.kernels.compile.jit import inlined, kernel, parallel_kernel
+
+_COLUMNS = 512  # of a task, which share scratch arrays
+_BLOCK = 4096  # numbers of an inner product's chains
+
+
+@inlined
+def _value(values, entry):
+    return values[entry] if values.size else 1.0
+
+
+@parallel_kernel
+def products(rows, dense, weights, out):
+    """out = X weights.
+
+    Shapes: rows of s sparse columns, n lines; dense f64[n, m]; weights f64[s + m, K];
+    out f64[n, K].
+    Order: acc = +0; acc = fl64(acc + fl64(value * weight)) for the row's entries in their order,
+    then for its dense columns.
+    """
+    samples, width = out.shape
+    first_dense = weights.shape[0] - dense.shape[1]
+    for i in prange(samples):
+        first = rows.starts[i]
+        last = rows.starts[i + 1]
+        if width == 1:
+            acc = 0.0
+            for entry in range(first, last):
+                acc += _value(rows.values, entry) * weights[rows.places[entry], 0]
+            for column in range(dense.shape[1]):
+                acc += dense[i, column] * weights[first_dense + column, 0]
+            out[i, 0] = acc
+            continue
+        for k in range(width):
+            out[i, k] = 0.0
+        for entry in range(first, last):
+            value = _value(rows.values, entry)
+            place = rows.places[entry]
+            for k in range(width):
+                out[i, k] += value * weights[place, k]
+        for column in range(dense.shape[1]):
+            value = dense[i, column]
+            for k in range(width):
+                out[i, k] += value * weights[first_dense + column, k]
+
+
+@inlined
+def _leaf_sums(columns, column, numbers, ends, sums):
+    """sums f64[leaves, K] of one column; the leaves it has entries in as (first, last), inclusive.
+
+    A sum of -0 becomes +0, so that leaves without entries may be left out.
+    """
+    entry = columns.starts[column]
+    last = columns.starts[column + 1]
+    width = numbers.shape[1]
+    first_leaf = -1
+    leaf = 0
+    while entry < last:
+        while columns.places[entry] >= ends[leaf]:
+            for k in range(width):
+                sums[leaf, k] = 0.0
+            leaf += 1
+        if first_leaf < 0:
+            first_leaf = leaf
+        if width == 1:
+            acc = 0.0
+            while entry < last and columns.places[entry] < ends[leaf]:
+                acc += _value(columns.values, entry) * numbers[columns.places[entry], 0]
+                entry += 1
+            sums[leaf, 0] = acc + 0.0
+        else:
+            for k in range(width):
+                sums[leaf, k] = 0.0
+            while entry < last and columns.places[entry] < ends[leaf]:
+                value = _value(columns.values, entry)
+                sample = columns.places[entry]
+                for k in range(width):
+                    sums[leaf, k] += value * numbers[sample, k]
+                entry += 1
+            for k in range(width):
+                sums[leaf, k] += 0.0
+        leaf += 1
+    for rest in range(leaf, ends.size):
+        for k in range(width):
+            sums[rest, k] = 0.0
+    return first_leaf, leaf - 1
+
+
+@inlined
+def _fold(sums, first, size, width):
+    """The tree over sums[first : first + size], in place; its root is sums[first]."""
+    half = 1
+    while half < size:
+        for left in range(first, first + size, 2 * half):
+            for k in range(width):
+                sums[left, k] += sums[left + half, k]
+        half *= 2
+
+
+@parallel_kernel
+def transposed_products(columns, numbers, ends, nodes, out):
+    """Nodes of the tree of X^T numbers over leaves of samples, for sparse columns.
+
+    Shapes: columns of s lines, whose places are samples, ascending; numbers f64[n, K];
+    ends i64[leaves], the sample behind each leaf; nodes i64[p, 2], first leaf and size (a power of
+    two) of each; out f64[p, P], P >= s K: out[node, column * K + k].
+    Order: within a leaf acc = +0; acc = fl64(acc + fl64(value * number)), samples ascending; then
+    the binary tree over the leaves of a node.
+    """
+    width = numbers.shape[1]
+    count = columns.starts.size - 1
+    for task in prange((count + _COLUMNS - 1) // _COLUMNS):
+        sums = np.empty((ends.size, width))
+        for column in range(task * _COLUMNS, min((task + 1) * _COLUMNS, count)):
+            first, last = _leaf_sums(columns, column, numbers, ends, sums)
+            for node in range(nodes.shape[0]):
+                leaf = nodes[node, 0]
+                # most columns of a sparse matrix have entries in one leaf: there is no tree
+                if first == last and leaf <= first < leaf + nodes[node, 1]:
+                    leaf = first
+                elif first >= 0:
+                    _fold(sums, leaf, nodes[node, 1], width)
+                for k in range(width):
+                    out[node, column * width + k] = 0.0 if first < 0 else sums[leaf, k]
+
+
+@parallel_kernel
+def dense_transposed(dense, numbers, ends, out):
+    """Sums over each leaf of samples of X^T numbers, for dense columns.
+
+    Shapes: dense f64[n, m]; numbers f64[n, K]; ends i64[leaves], the sample behind each leaf;
+    out f64[leaves, m, K].
+    Order: acc = +0; acc = fl64(acc + fl64(dense * number)), samples ascending; -0 becomes +0.
+    """
+    for leaf in prange(ends.size):
+        first = 0 if leaf == 0 else ends[leaf - 1]
+        for column in range(dense.shape[1]):
+            for k in range(numbers.shape[1]):
+                out[leaf, column, k] = 0.0
+        for i in range(first, ends[leaf]):
+            for column in range(dense.shape[1]):
+                value = dense[i, column]
+                for k in range(numbers.shape[1]):
+                    out[leaf, column, k] += value * numbers[i, k]
+        for column in range(dense.shape[1]):
+            for k in range(numbers.shape[1]):
+                out[leaf, column, k] += 0.0
+
+
+@kernel
+def transposed(rows, starts, places, values):
+    """A sparse matrix by its columns, the rows of each ascending.
+
+    Shapes: rows of n lines and e entries; starts i64[s + 1]; places i32[e]; values f64[e], or
+    f64[0] where those of `rows` are.
+    """
+    starts[:] = 0
+    for place in rows.places:
+        starts[place + 1] += 1
+    for column in range(starts.size - 1):
+        starts[column + 1] += starts[column]
+    following = starts[:-1].copy()
+    for i in range(rows.starts.size - 1):
+        for entry in range(rows.starts[i], rows.starts[i + 1]):
+            at = following[rows.places[entry]]
+            following[rows.places[entry]] = at + 1
+            places[at] = i
+            if values.size:
+                values[at] = rows.values[entry]
+
+
+@parallel_kernel
+def block_products(x, y, out):
+    """Inner products of blocks of 4,096 numbers of two vectors; their sum is `inner_product`.
+
+    Shapes: x, y f64[n]; out f64[ceil(n / 4096)].
+    Order: number i of a block goes to chain i mod 8, acc = fl64(acc + fl64(x * y)) from +0; then
+    the binary tree over the eight.
+    """
+    for block in prange(out.size):
+        first = block * _BLOCK
+        last = min(first + _BLOCK, x.size)
+        c0 = c1 = c2 = c3 = c4 = c5 = c6 = c7 = 0.0
+        whole = first + (last - first) // 8 * 8
+        for i in range(first, whole, 8):
+            c0 += x[i] * y[i]
+            c1 += x[i + 1] * y[i + 1]
+            c2 += x[i + 2] * y[i + 2]
+            c3 += x[i + 3] * y[i + 3]
+            c4 += x[i + 4] * y[i + 4]
+            c5 += x[i + 5] * y[i + 5]
+            c6 += x[i + 6] * y[i + 6]
+            c7 += x[i + 7] * y[i + 7]
+        rest = last - whole
+        if rest > 0:
+            c0 += x[whole] * y[whole]
+        if rest > 1:
+            c1 += x[whole + 1] * y[whole + 1]
+        if rest > 2:
+            c2 += x[whole + 2] * y[whole + 2]
+        if rest > 3:
+            c3 += x[whole + 3] * y[whole + 3]
+        if rest > 4:
+            c4 += x[whole + 4] * y[whole + 4]
+        if rest > 5:
+            c5 += x[whole + 5] * y[whole + 5]
+        if rest > 6:
+            c6 += x[whole + 6] * y[whole + 6]
+        out[block] = ((c0 + c1) + (c2 + c3)) + ((c4 + c5) + (c6 + c7))
+
+
+def inner_product(x, y):
+    """The inner product of two vectors f64[n], by `block_products`, then the tree over blocks.
+
+    Blocks beyond the last, up to a power of two of them, are +0.
+    """
+    count = -(-x.size // _BLOCK)
+    sums = np.zeros(1 << max(count - 1, 0).bit_length())
+    block_products(x, y, sums[:count])
+    while sums.size > 1:
+        sums = sums[0::2] + sums[1::2]
+    return float(sums[0])

@@ -1,0 +1,95 @@
+"""How does DANCE minimise? By Newton steps on a sample that doubles (Jahani et al. 2018).
+
+    R_n(w) = L_n(w) + (c V_n / 2) |w|^2,   V_n = 1/n
+    n = m0
+    loop:  while |grad R_n(w)| > sqrt(2c) V_n:
+               H v = grad R_n(w), by conjugate gradients, to a residual of 0.05 |grad R_n(w)|
+               w -= v / (1 + sqrt(v^T H v))
+           stop if n = N; n = min(2n, N), the old samples among the new ones
+
+A sample of n tells the expected loss to about V_n, so a small one is not minimised further than
+that, and the next, larger one begins near its own minimum. c is such that the last penalty, c V_N,
+is the one that was asked for. What is ours: the last sample may be minimised to a tolerance of
+one's own; a step that does not lower R_n is halved; and where the loss is not convex, conjugate
+gradients end at the first direction of negative curvature, and the step goes as far as they came.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from neocpu.kernels.dense.design import inner_product
+from neocpu.train.fit.design import F64
+from neocpu.train.fit.objective import FitObjective, Point, length
+from neocpu.train.fit.solving import FitState, FitStep, Fitting, descended
+
+FORCING = 0.05  # of the gradient: the residual that conjugate gradients leave
+MOST_PRODUCTS = 250  # of a step
+Precondition = Callable[[F64], F64]
+
+
+@dataclass(frozen=True)
+class NewtonStep:
+    """v with H v nearly the gradient, its length sqrt(v^T H v), and the products that it took."""
+
+    direction: F64
+    size: float
+    products: int
+
+
+def dance(fitting: Fitting, state: FitState) -> Iterator[FitStep]:
+    """Minimise, from where the state is; yields after each step. Collective."""
+    samples = fitting.samples
+    while True:
+        # c V_n, with c V_N = the penalty
+        objective = fitting.objective(0, state.samples, samples / state.samples)
+        point = objective.at(state.weights)
+        fitting.begun(state, point)
+        while not fitting.reached(state, point):
+            step = newton_step(objective, point)
+            moved = descended(objective, point, step.direction, 1.0 / (1.0 + step.size))
+            if moved is None:
+                break  # as near as fp64 comes
+            point = moved
+            state.weights = point.weights
+            state.iterations += 1
+            yield FitStep(point, step.products)
+        if state.samples == samples:
+            return
+        state.samples = min(2 * state.samples, samples)
+
+
+def newton_step(
+    objective: FitObjective, point: Point, precondition: Precondition | None = None
+) -> NewtonStep:
+    """Conjugate gradients on H v = gradient, from 0. Collective, one exchange a product."""
+    v = np.zeros_like(point.gradient)
+    residual = point.gradient.copy()
+    z = precondition(residual) if precondition else residual
+    p = z.copy()
+    rho = inner_product(residual, z)
+    limit = FORCING * point.steepness
+    for product in range(1, MOST_PRODUCTS + 1):
+        curved = objective.curved(point, p)
+        bend = inner_product(p, curved)
+        if not bend > 0.0:
+            # downhill all the same: what there is, or the gradient itself
+            if product == 1:
+                return NewtonStep(p, 0.0, product)
+            break
+        share = rho / bend
+        v += share * p
+        residual = residual - share * curved
+        if length(residual) <= limit:
+            break
+        z = precondition(residual) if precondition else residual
+        following = inner_product(residual, z)
+        p = z + (following / rho) * p
+        rho = following
+    return NewtonStep(v, _size(v, point.gradient, residual), product)
+
+
+def _size(v: F64, gradient: F64, residual: F64) -> float:
+    """sqrt(v^T H v), of H v = gradient - residual."""
+    return float(np.sqrt(max(inner_product(v, gradient - residual), 0.0)))

@@ -1,0 +1,166 @@
+"""Which samples does a rank hold, and how does it multiply with those of a sample of them?
+
+All N samples stand in a random order of their own (`order_of`). Position p belongs to leaf p mod n
+of n, so that every run of positions, which is what a solver samples, is spread evenly over leaves
+and ranks, and a rank holds the samples of its leaves from the beginning to the end: no sample ever
+travels. Within a leaf positions ascend (docs/arithmetic.md §16).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.trees import Node, aligned_nodes, rank_leaves
+from neocpu.core.types import Ints
+from neocpu.ingest.dataset.columns import starts_to_indices
+from neocpu.ingest.epoch_order import sorted_by_words
+from neocpu.kernels.dense import design as kernels
+from neocpu.kernels.records import SparseLines
+from neocpu.kernels.twins.numbers.philox import FIT, tensor_key
+
+F64: TypeAlias = NDArray[np.float64]
+
+
+def order_of(samples: int, seed: int) -> Ints:
+    """The sample at each position, i64[samples]: a stable sort of one Philox word each."""
+    return sorted_by_words(tensor_key(seed, FIT, "samples"), 0, samples, 0)
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The leaves of a rank: [first, last) of `count`."""
+
+    rank: int
+    ranks: int
+    count: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First leaf, and the one behind the last."""
+        return rank_leaves(self.rank, self.ranks, self.count)
+
+    def nodes(self) -> list[Node]:
+        """The nodes of the tree that this rank sums."""
+        return list(aligned_nodes(*self.span))
+
+    def positions(self, samples: int) -> Ints:
+        """Positions of this rank's samples, leaf by leaf."""
+        runs = [np.arange(leaf, samples, self.count, dtype=np.int64) for leaf in range(*self.span)]
+        return np.concatenate([np.empty(0, np.int64), *runs])
+
+    def rows(self, samples: int, first: int, count: int) -> tuple[Ints, Ints]:
+        """Rows of this rank, numbered as `positions` are, of a run of positions, which goes on at 0
+        behind the last; and the row behind each leaf.
+        """
+        behind = first + count
+        runs = [(first, behind)] if behind <= samples else [(0, behind - samples), (first, samples)]
+        rows = [np.empty(0, np.int64)]
+        ends = []
+        base = size = 0
+        for leaf in range(*self.span):
+            for low, high in runs:
+                rows.append(
+                    np.arange(base + self._below(leaf, low), base + self._below(leaf, high))
+                )
+                size += rows[-1].size
+            ends.append(size)
+            base += self._below(leaf, samples)
+        return np.concatenate(rows), np.array(ends, np.int64)
+
+    def _below(self, leaf: int, position: int) -> int:
+        """Positions of a leaf below this one."""
+        return max(-((leaf - position) // self.count), 0)
+
+
+@dataclass(frozen=True)
+class DesignMatrix:
+    """A design matrix: the rows of some samples, leaf by leaf, on this rank.
+
+    rows : sparse columns, by sample. dense : f64[n, m], columns behind these. labels : f64[n].
+    sparse : how many sparse columns there are. ends : i64[leaves], the row behind each leaf.
+    samples : of all ranks.
+    """
+
+    rows: SparseLines
+    dense: F64
+    labels: F64
+    sparse: int
+    ends: Ints
+    samples: int
+
+    @property
+    def width(self) -> int:
+        """Columns, sparse and dense."""
+        return self.sparse + self.dense.shape[1]
+
+    @cached_property
+    def columns(self) -> SparseLines:
+        """The sparse columns, by column."""
+        starts = np.empty(self.sparse + 1, np.int64)
+        columns = SparseLines(
+            starts, np.empty_like(self.rows.places), np.empty_like(self.rows.values)
+        )
+        kernels.transposed(self.rows, *columns)
+        return columns
+
+    @cached_property
+    def norms(self) -> F64:
+        """The square of each row's length, f64[n]."""
+        values = self.rows.values if self.rows.values.size else np.ones(self.rows.places.size)
+        squares = SparseLines(self.rows.starts, self.rows.places, values * values)
+        out = np.empty((self.labels.size, 1))
+        kernels.products(squares, self.dense * self.dense, np.ones((self.width, 1)), out)
+        return out[:, 0]
+
+    def times(self, weights: F64) -> F64:
+        """X weights f64[width, K]: f64[n, K]."""
+        out = np.empty((self.labels.size, weights.shape[1]))
+        kernels.products(self.rows, self.dense, weights, out)
+        return out
+
+    def transposed_times(self, numbers: F64, nodes: Ints, out: F64) -> None:
+        """Nodes of X^T numbers f64[n, K] into the beginning of each row of out f64[nodes, P].
+
+        nodes : i64[p, 2], the first leaf of this rank's, and size.
+        """
+        width = numbers.shape[1]
+        kernels.transposed_products(self.columns, numbers, self.ends, nodes, out)
+        sums = np.empty((self.ends.size, self.dense.shape[1], width))
+        kernels.dense_transposed(self.dense, numbers, self.ends, sums)
+        out[:, self.sparse * width : self.width * width] = folded(sums, nodes)
+
+    def sums(self, numbers: F64, nodes: Ints) -> F64:
+        """Nodes of the sums over samples of numbers f64[n, K]: f64[nodes, K]."""
+        return leaf_products(np.ones((len(numbers), 1)), numbers, self.ends, nodes)
+
+    def part(self, rows: Ints, ends: Ints, samples: int) -> "DesignMatrix":
+        """Some rows of it, as those of a sample."""
+        lengths = np.diff(self.rows.starts)[rows]
+        entries = starts_to_indices(self.rows.starts[rows], lengths)
+        values = self.rows.values[entries] if self.rows.values.size else self.rows.values
+        lines = SparseLines(
+            np.concatenate([[0], np.cumsum(lengths)]), self.rows.places[entries], values
+        )
+        return DesignMatrix(lines, self.dense[rows], self.labels[rows], self.sparse, ends, samples)
+
+
+def leaf_products(dense: F64, numbers: F64, ends: Ints, nodes: Ints) -> F64:
+    """Nodes of the sums over samples of dense f64[n, m] times numbers f64[n, K]: f64[nodes, mK]."""
+    sums = np.empty((ends.size, dense.shape[1], numbers.shape[1]))
+    kernels.dense_transposed(dense, numbers, ends, sums)
+    return folded(sums, nodes)
+
+
+def folded(sums: F64, nodes: Ints) -> F64:
+    """Nodes f64[nodes, :] of the tree over sums of leaves f64[leaves, ...]."""
+    out = np.empty((len(nodes), math.prod(sums.shape[1:])))
+    for row, (first, size) in zip(out, nodes.tolist()):
+        level = sums[first : first + size]
+        while len(level) > 1:
+            level = level[0::2] + level[1::2]
+        row[:] = level.reshape(-1)
+    return out

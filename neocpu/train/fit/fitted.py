@@ -1,0 +1,210 @@
+"""What does a fit give, and how is it kept? A model that predicts; a file of it and of its solver.
+
+    fit.h5    header      JSON: keys, loss, labels, columns, the config that reads its logs
+              weights     f64[P]
+              mean, deviation f64[m]; codes/0 ... of one-hot features, in the order of the header
+              pairs       f64[k, 2, P] of L-BFGS, only while it goes on
+
+The digest of a fit is the SHA-256 of the header's keys that decide the bits, of the columns' arrays
+and of the weights (docs/arithmetic.md §16).
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Ints
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.kernels.twins.numbers.elementary import sigmoid
+from neocpu.tables.hdf5.door import File, Kind
+from neocpu.tables.hdf5.draft import Draft
+from neocpu.train.fit.columns import DesignColumns, LabelMap
+from neocpu.train.fit.design import F64, DesignMatrix
+from neocpu.train.fit.keys import FitKeys
+from neocpu.train.fit.linear import FitModel, LinearScores
+from neocpu.train.fit.losses import LOSSES
+from neocpu.train.fit.solving import FitState
+
+FILE = "fit.h5"
+FORMAT = "neocpu-fit"
+VERSION = 1
+KIND = Kind(
+    format=FORMAT,
+    version=VERSION,
+    error=CheckpointError,
+    missing="{path}: no such file; `neocpu fit` writes one",
+    damaged="{path}: a damaged fit: {why}; fit it again",
+    no_hdf5="{path}: not a fit (not an HDF5 file)",
+    foreign="{path}: an HDF5 file, but not a fit of neocpu",
+    newer="{path}: a fit of version {version}; this neocpu reads up to {newest}; upgrade",
+)
+BLOCK = 1 << 16  # samples that are predicted at a time
+
+
+def model_of(keys: FitKeys, width: int, outputs: int) -> FitModel:
+    """The model of keys whose loss is named; outputs : classes of softmax, else 1."""
+    return LinearScores(LOSSES[keys.loss], width, outputs)
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A model that was fitted.
+
+    keys : with the loss and the penalty that were used. samples : of the train data.
+    """
+
+    keys: FitKeys
+    columns: DesignColumns
+    labels: LabelMap
+    weights: F64
+    samples: int
+
+    @property
+    def model(self) -> FitModel:
+        """The function of its weights."""
+        classes = len(self.labels.values) if LOSSES[self.keys.loss].coupled else 1
+        return model_of(self.keys, self.columns.width, classes)
+
+    def scores(self, data: Dataset, samples: Ints) -> F64:
+        """Scores of some samples, f64[n, K]."""
+        taken = data.take(samples, self.columns.features)
+        rows, dense = self.columns.matrix(taken, str(data.paths[0]))
+        ends = np.array([samples.size])
+        design = DesignMatrix(
+            rows, dense, np.empty(samples.size), self.columns.sparse, ends, samples.size
+        )
+        return self.model.scores(design, self.weights)
+
+    def predict(
+        self, data: Dataset, first: int = 0, last: int | None = None
+    ) -> NDArray[np.float32]:
+        """Predictions f32[n] of samples [first, last): of clicks their probability, of classes the
+        label of the likeliest one, else the score.
+        """
+        last = data.rows if last is None else last
+        blocks = [np.empty(0, np.float32)]
+        for low in range(first, last, BLOCK):
+            samples = np.arange(low, min(low + BLOCK, last), dtype=np.int64)
+            blocks.append(self.predictions(self.scores(data, samples)).astype(np.float32))
+        return np.concatenate(blocks)
+
+    def predictions(self, scores: F64) -> F64:
+        """Predictions f64[n] of scores f64[n, K]."""
+        if self.keys.loss == "softmax":
+            return np.array(self.labels.values)[scores.argmax(axis=1)]
+        return sigmoid(scores[:, 0]) if self.keys.loss == "logistic" else scores[:, 0]
+
+    def header(self) -> dict[str, object]:
+        """What it is, as JSON."""
+        columns = self.columns
+        return {
+            "keys": self.keys.header(),
+            "labels": list(self.labels.values),
+            "samples": self.samples,
+            "features": list(columns.features),
+            "one_hot": list(columns.codes),
+            "pairs": [list(pair) for pair in columns.pairs],
+            "hashed": columns.hashed,
+            "seed": columns.seed,
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays by name."""
+        codes = {f"codes/{i}": each for i, each in enumerate(self.columns.codes.values())}
+        mean, deviation = self.columns.mean, self.columns.deviation
+        return {"weights": self.weights, "mean": mean, "deviation": deviation, **codes}
+
+    def digest(self) -> str:
+        """The SHA-256 of all that it is."""
+        digest = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
+        for name, array in self.arrays().items():
+            digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def save(
+    path: Path, fitted: FittedModel, state: FitState, notes: Mapping[str, object], done: bool
+) -> None:
+    """Write a fit, so that a reader sees the old file or the new one. Raises OSError.
+
+    notes : texts and numbers beside it. done : is it finished?
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    solver = {name: getattr(state, name) for name in _NUMBERS}
+    text = {"fit": fitted.header(), "solver": solver, "notes": dict(notes), "done": done}
+    try:
+        with Draft() as draft:
+            draft.set("", {"format": FORMAT, "version": VERSION})
+            draft.text("header", json.dumps(text))
+            for name, array in fitted.arrays().items():
+                draft.put(name, array)
+            if state.pairs and not done:
+                draft.put("pairs", np.array(state.pairs))
+            image = draft.image()
+        image.write(partial)
+        image.seal(partial)
+        os.replace(partial, path)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+_NUMBERS = ("samples", "first", "iterations", "spent", "steepness")  # of a `FitState`
+
+
+@dataclass(frozen=True)
+class SavedFit:
+    """What a file holds: a model, the state of its solver, notes, and whether it is finished."""
+
+    fitted: FittedModel
+    state: FitState
+    notes: Mapping[str, Any]
+    done: bool
+
+
+def load(path: Path) -> SavedFit:
+    """A fit from its file, or from the folder of one. Raises CheckpointError."""
+    path = Path(path)
+    with File(path / FILE if path.is_dir() else path, KIND) as file:
+        try:
+            text = json.loads(file.text("header"))
+            header = text["fit"]
+            keys = FitKeys(**{**header["keys"], **_tuples(header["keys"])})
+            codes = {name: _numbers(file, f"codes/{i}") for i, name in enumerate(header["one_hot"])}
+            columns = DesignColumns(
+                features=tuple(header["features"]),
+                codes=codes,
+                pairs=tuple(map(tuple, header["pairs"])),
+                hashed=header["hashed"],
+                seed=header["seed"],
+                mean=_numbers(file, "mean"),
+                deviation=_numbers(file, "deviation"),
+            )
+            weights = _numbers(file, "weights")
+            labels = LabelMap(tuple(header["labels"]))
+            fitted = FittedModel(keys, columns, labels, weights, header["samples"])
+            if weights.size != fitted.model.parameters:
+                raise ValueError("its weights do not go with its columns")
+            pairs = list(map(tuple, _numbers(file, "pairs"))) if "pairs" in file else []
+            state = FitState(weights=weights.copy(), pairs=pairs, **text["solver"])
+            return SavedFit(fitted, state, text["notes"], text["done"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise file.damaged(error) from error
+
+
+def _tuples(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hidden": tuple(keys["hidden"]), "cross": tuple(map(tuple, keys["cross"]))}
+
+
+def _numbers(file: File, name: str) -> NDArray[Any]:
+    return file.array(name).read()

@@ -1,0 +1,75 @@
+"""What may be said of a fit? Its method, loss, penalty and columns."""
+
+from dataclasses import asdict, dataclass, replace
+
+from neocpu.core.errors import ConfigError
+from neocpu.train.fit.losses import LOSSES
+
+METHODS = ("dance", "lbfgs")
+CHOSEN = "auto"
+PENALTIES = (1.0, 4.0, 16.0, 64.0)  # that "auto" chooses among
+MOST_BITS = 30  # of hashed columns: their numbers are int32
+
+
+@dataclass(frozen=True)
+class FitKeys:
+    """How a model is fitted.
+
+    method : "dance" or "lbfgs". loss : one of `LOSSES`; "": logistic for clicks, else squares.
+    l2 : penalty on each weight against the *sum* of losses, scikit-learn's 1/C; "auto": the one of
+        `PENALTIES` that predicts the last tenth of the train samples best.
+    intercepts : are these penalised too? hidden : widths of an MLP's hidden layers; (): linear.
+    hashed : is every feature hashed, and not only its crosses? bits : 2^bits hashed columns.
+    cross : pairs of features whose pairs of values have columns. quadratic : all pairs.
+    tolerance : the gradient's length at the end, against that at the beginning (0: DANCE's own
+        limit). start : samples of the first sample. most : steps, at most. seed : of the order of
+        samples, and of an MLP's weights. leaves : of the samples, a power of two.
+    """
+
+    method: str = "dance"
+    loss: str = ""
+    l2: float | str = 1.0
+    intercepts: bool = False
+    hidden: tuple[int, ...] = ()
+    hashed: bool = False
+    bits: int = 20
+    cross: tuple[tuple[str, str], ...] = ()
+    quadratic: bool = False
+    tolerance: float = 1e-5
+    start: int = 256
+    most: int = 1000
+    seed: int = 1
+    leaves: int = 16
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigError(f"method {self.method!r}: choose one of {', '.join(METHODS)}")
+        if self.loss not in ("", *LOSSES):
+            raise ConfigError(f"loss {self.loss!r}: choose one of {', '.join(LOSSES)}")
+        if isinstance(self.l2, str) and self.l2 != CHOSEN:
+            raise ConfigError(f"l2 {self.l2!r}: a number above 0, or {CHOSEN}")
+        if not isinstance(self.l2, str) and not 0 < self.l2 < float("inf"):
+            raise ConfigError(
+                f"l2 {self.l2}: it must be above 0: samples are as large as the penalty lets them "
+                "tell, and without one a separable log has no solution"
+            )
+        if not 0 <= self.tolerance < 1:
+            raise ConfigError(f"tolerance {self.tolerance}: from 0 to below 1")
+        if not 1 <= self.bits <= MOST_BITS:
+            raise ConfigError(f"bits {self.bits}: from 1 to {MOST_BITS}")
+        if self.leaves < 1 or self.leaves & (self.leaves - 1):
+            raise ConfigError(f"leaves {self.leaves}: a power of two")
+        if self.start < 1 or self.most < 1:
+            raise ConfigError("the first sample has a sample at least, and a fit one step")
+        if any(width < 1 for width in self.hidden):
+            raise ConfigError("hidden layers have one unit at least")
+
+    def with_l2(self, penalty: float) -> "FitKeys":
+        """The same with another penalty."""
+        return replace(self, l2=penalty)
+
+    def header(self) -> dict[str, object]:
+        """The keys that decide the bits."""
+        header = asdict(self)
+        del header["most"]
+        return header

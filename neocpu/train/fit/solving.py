@@ -1,0 +1,135 @@
+"""What do solvers of a fit share? Samples, penalties, when to stop, and what survives a crash."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from neocpu.parallel.transport.comm import Comm
+from neocpu.train.fit.design import F64, DesignMatrix, Leaves
+from neocpu.train.fit.linear import FitModel
+from neocpu.train.fit.objective import FitObjective, LeafSum, Point
+
+HALVINGS = 40  # of a step that does not lower the value
+SLACK = 2.0**-44  # of a value: what its rounding may hide
+
+
+@dataclass
+class FitState:
+    """Where a fit is: all that a solver needs to go on.
+
+    samples, first : size of the sample and the position where it begins. spent : samples gone
+    through. steepness : of the objective where the fit began. pairs : (f64[P], f64[P]) of L-BFGS,
+    oldest first.
+    """
+
+    weights: F64
+    samples: int
+    first: int = 0
+    iterations: int = 0
+    spent: int = 0
+    steepness: float = 0.0
+    pairs: list[tuple[F64, F64]] = field(default_factory=list)
+
+
+class FitStep(NamedTuple):
+    """A step of a solver: where it went, and how many products with the Hessian, or trials, it
+    took.
+    """
+
+    point: Point
+    trials: int
+
+
+@dataclass(frozen=True)
+class Goal:
+    """When a fit ends.
+
+    penalty : on parameters, against the mean of losses. tolerance : the gradient's length over all
+        samples, against that at the beginning (0: what the samples tell, `Fitting.accuracy`).
+    """
+
+    penalty: float
+    tolerance: float
+
+
+class Fitting:
+    """A problem that is being solved.
+
+    design : of all samples of this rank. Attributes: samples, of all ranks; passes over them.
+    """
+
+    def __init__(
+        self,
+        model: FitModel,
+        design: DesignMatrix,
+        penalised: F64,
+        goal: Goal,
+        comm: Comm,
+        leaves: Leaves,
+    ) -> None:
+        self.model = model
+        self.samples = design.samples
+        self.goal = goal
+        self.comm = comm
+        self.leaves = leaves
+        self.spent = 0
+        self._design = design
+        self._penalised = penalised
+        self._sums = LeafSum(comm, leaves, model.parameters + 1)
+
+    def objective(self, first: int, samples: int, times: float = 1.0) -> FitObjective:
+        """The objective over a run of positions, its penalty so many times the last one."""
+        design = self._design
+        if samples < self.samples:
+            rows, ends = self.leaves.rows(self.samples, first, samples)
+            design = design.part(rows, ends, samples)
+        penalty = self._penalised * (self.goal.penalty * times)
+        return FitObjective(self.model, design, penalty, self._sums, self._spend)
+
+    def _spend(self, samples: int) -> None:
+        self.spent += samples
+
+    @property
+    def passes(self) -> float:
+        """Samples gone through, in passes over all of them."""
+        return self.spent / self.samples
+
+    def begun(self, state: FitState, point: Point) -> None:
+        """Note how steep the objective is where the fit began."""
+        state.steepness = state.steepness or point.steepness
+
+    def accuracy(self, samples: int) -> float:
+        """sqrt(2c) V_n: the length of a gradient that a sample of n can tell from 0."""
+        return float(np.sqrt(2.0 * self.goal.penalty * self.samples)) / samples
+
+    def reached(self, state: FitState, point: Point) -> bool:
+        """Is a sample minimised as far as it should be?"""
+        limit = self.accuracy(state.samples)
+        if state.samples == self.samples and self.goal.tolerance:
+            limit = self.goal.tolerance * state.steepness
+        return point.steepness <= limit
+
+
+def descended(
+    objective: FitObjective,
+    point: Point,
+    direction: F64,
+    size: float,
+    slope: float = 0.0,
+    told: Callable[[], None] | None = None,
+) -> Point | None:
+    """The point a step against a direction leads to, halved until the value falls; None: nowhere.
+
+    slope : of the value along the direction, of which a step must keep so much. told : is called
+    with each trial.
+    """
+    for _ in range(HALVINGS):
+        moved = objective.at(point.weights - size * direction)
+        if told:
+            told()
+        if moved.value <= point.value - size * slope + SLACK * abs(point.value):
+            return moved
+        size *= 0.5
+    return None

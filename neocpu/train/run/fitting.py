@@ -1,0 +1,239 @@
+"""How does `neocpu fit` go from a config, or a log, to a fitted model?
+
+DIR/fit.h5      the model, and while it is being fitted what its solver needs to go on
+DIR/fit.json    what was fitted, how it is measured, and its digest
+DIR/fit.jsonl   a line for each step
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from neocpu.core.errors import ConfigError, TrainingError
+from neocpu.core.floats import keep_subnormals
+from neocpu.core.types import JsonObject
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.settings import ReadersConfig
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.environment import check_kernels
+from neocpu.parallel.transport.launch import StopSignal
+from neocpu.train.before.datasets import Splits, open_splits
+from neocpu.train.config import config as configs
+from neocpu.train.config.config import Config
+from neocpu.train.fit.fit import Fit, StepFacts, compile_kernels
+from neocpu.train.fit.fitted import FILE, FittedModel, SavedFit, load, save
+from neocpu.train.fit.keys import FitKeys
+from neocpu.train.fit.losses import LOSSES
+from neocpu.train.run.folder import RunLock
+from neocpu.train.step.schedule import Stopped
+from neocpu.train.watch.metrics import compute, mean_of
+from neocpu.train.watch.results import Tell, silent, write_json
+
+SUMMARY = "fit.json"
+STEPS = "fit.jsonl"
+SAVE_SECONDS = 30.0  # from one checkpoint to the next
+LINE_SECONDS = 1.0  # from one line on the screen to the next
+LOSS_OF = {"bce": "logistic", "mse": "squares"}  # of a config's `model.loss`
+MEASURED = ("valid", "test")
+
+
+def named(keys: FitKeys, config: Config) -> FitKeys:
+    """The keys with a loss: their own, or the config's."""
+    return keys if keys.loss else replace(keys, loss=LOSS_OF[config.model.loss])
+
+
+def features_of(config: Config) -> list[str]:
+    """Features that the config's tables look up, each once."""
+    return list(dict.fromkeys(name for table in config.tables for name in table.features))
+
+
+class FitRun:
+    """One fit in a folder of results; collective.
+
+    resume : go on from the folder's fit.h5, or begin and say so. tell : is given lines, on rank 0.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        keys: FitKeys,
+        comm: Comm,
+        out: Path,
+        *,
+        resume: bool = False,
+        tell: Tell = silent,
+    ) -> None:
+        if config.data.sample_weight:
+            raise ConfigError(
+                "data.sample_weight: a fit weighs all samples alike; --set data.sample_weight="
+            )
+        # a fit holds its samples in memory: nobody reads ahead for it
+        self.config = replace(config, readers=ReadersConfig())
+        self.keys = named(keys, config)
+        self.comm = comm
+        self.out = Path(out)
+        self.resume = resume
+        self._tell = tell if comm.rank == 0 else silent
+        self._steps: list[JsonObject] = []
+        self._saved = self._told = time.monotonic()
+        self._begun = self._saved
+
+    def run(self) -> JsonObject:
+        """Fit, measure and write; the summary. Raises Stopped where a signal ended it."""
+        keep_subnormals()
+        check_kernels()
+        with StopSignal() as stop, RunLock(self.out, self.comm, resume=self.resume):
+            splits = open_splits(self.config, self.comm, self.out, self._tell)
+            saved = self._open() if self.resume else None
+            fit = Fit(
+                splits.datasets["train"],
+                features_of(self.config),
+                self.keys,
+                self.comm,
+                (saved.fitted, saved.state) if saved else None,
+            )
+            columns = fit.fitted.columns
+            self._tell(
+                f"{splits.train_rows:,} samples, {columns.width:,} columns, "
+                f"{fit.fitted.weights.size:,} parameters"
+            )
+            compile_kernels(self.keys, self.comm)
+            self._solve(fit, stop)
+            return self._finish(fit, splits)
+
+    def _open(self) -> SavedFit | None:
+        """The folder's fit, if there is one. Raises TrainingError for one of other keys."""
+        found = self.comm.on_first_rank(lambda: b"1" if (self.out / FILE).exists() else b"")
+        if not found:
+            self._tell(f"{self.out}: nothing to go on with; it begins")
+            return None
+        saved = load(self.out / FILE)
+        before, now = saved.fitted.keys.header(), self.keys.header()
+        if self.keys.l2 == "auto":
+            now["l2"] = before["l2"]
+        if before != now:
+            differing = [name for name in now if now[name] != before[name]]
+            raise TrainingError(
+                f"{self.out / FILE}: it was begun with another {', '.join(differing)}; go on with "
+                "the same, or choose another --out"
+            )
+        return saved
+
+    def _solve(self, fit: Fit, stop: StopSignal) -> None:
+        for facts in fit.steps():
+            self._note(facts)
+            asked = self.comm.largest(stop.number, what="stop signal")
+            now = time.monotonic()
+            due = self.comm.rank == 0 and now - self._saved >= SAVE_SECONDS
+            if asked or due:
+                self._save(fit, done=False)
+            if asked:
+                raise Stopped(asked, facts.step)
+        if not fit.finished:
+            self._tell(f"note: it ended after {self.keys.most:,} steps, before its tolerance")
+
+    def _note(self, facts: StepFacts) -> None:
+        """A line of a step, for the file and now and then for the screen."""
+        now = time.monotonic()
+        self._steps.append({**asdict(facts), "seconds": now - self._begun})
+        if now - self._told >= LINE_SECONDS:
+            self._told = now
+            self._tell(step_line(self._steps[-1]))
+
+    def _save(self, fit: Fit, done: bool) -> None:
+        """Write the fit, and the lines of its steps; rank 0 does."""
+        self._saved = time.monotonic()
+        if self.comm.rank:
+            return
+        config = self.config
+        notes = {
+            "config": config.text,
+            "source": config.source,
+            "overrides": list(config.overrides),
+            "folder": config.folder,
+        }
+        try:
+            save(self.out / FILE, fit.fitted, fit.state, notes, done)
+            lines = "".join(json.dumps(line) + "\n" for line in self._steps)
+            (self.out / STEPS).write_text(lines, encoding="utf-8")
+        except OSError as error:
+            raise TrainingError(f"{self.out}: cannot be written: {error.strerror}") from error
+
+    def _finish(self, fit: Fit, splits: Splits) -> JsonObject:
+        """Measure, write and sum up."""
+        if self._steps:
+            self._tell(step_line(self._steps[-1]))
+        seconds = time.monotonic() - self._begun
+        fitted = fit.fitted
+        metrics = {
+            name: measured(fitted, splits.datasets[name], self.comm)
+            for name in MEASURED
+            if splits.has(name)
+        }
+        summary = {
+            "model": LOSSES[fitted.keys.loss].name if not fitted.keys.hidden else "MLP",
+            "method": fitted.keys.method,
+            "samples": fitted.samples,
+            "columns": fitted.columns.width,
+            "parameters": fitted.weights.size,
+            "keys": fitted.keys.header(),
+            "steps": fit.state.iterations,
+            "finished": fit.finished,
+            "last": self._steps[-1] if self._steps else None,
+            "seconds": seconds,
+            "ranks": self.comm.size,
+            "metrics": metrics,
+            "digest": fitted.digest(),
+        }
+        self._save(fit, done=fit.finished)
+        if self.comm.rank == 0:
+            write_json(self.out / SUMMARY, summary)
+        return summary
+
+
+def step_line(line: JsonObject) -> str:
+    """Where a fit is, in one line."""
+    return (
+        f"step {line['step']}: {line['samples']:,} samples, objective {line['objective']:.7f}, "
+        f"gradient {line['gradient']:.2e}, {line['passes']:.1f} passes, {line['seconds']:.1f} s"
+    )
+
+
+def measured(fitted: FittedModel, data: Dataset, comm: Comm) -> dict[str, float | None]:
+    """Metrics of a fitted model on data, by name. Collective: each rank predicts its share."""
+    first, last = (data.rows * (comm.rank + i) // comm.size for i in (0, 1))
+    predictions = fitted.predict(data, first, last)
+    labels = data.take(np.arange(first, last, dtype=np.int64), ()).labels
+    loss = fitted.keys.loss
+    if loss == "squares":
+        return compute(predictions, labels, "mse", comm).to_dict()
+    if loss == "logistic":
+        clicks = fitted.labels.of(labels).astype(np.float32)
+        return compute(predictions, clicks, "bce", comm).to_dict()
+    if loss == "squared_hinge":
+        right = (predictions > 0) == (fitted.labels.of(labels) > 0)
+    else:
+        right = predictions == labels
+    return {"samples": data.rows, "accuracy": mean_of(right.astype(np.float64), comm)}
+
+
+def drafted(
+    data: Sequence[Path], test: Sequence[Path], overrides: Sequence[str], comm: Comm
+) -> Config:
+    """The config that `neocpu init` would write for a log, without writing it. Collective.
+
+    test : files to measure on; none: the log's last fifth is. Raises DataError and ConfigError.
+    """
+    from neocpu.train.advice.write import Wishes, draft
+
+    target = Path(data[0]).parent / "fit.toml"
+
+    def work() -> bytes:
+        return draft(data, target, Wishes(test=test)).text.encode()
+
+    text = comm.on_first_rank(work).decode()
+    return configs.loads(text, str(data[0]), overrides, target.parent)

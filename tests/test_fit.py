@@ -1,0 +1,206 @@
+"""Does a fit reach the optimum that Newton's method finds, with the same bits on any ranks?"""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from neocpu.cli.fit import fit as fit_command
+from neocpu.core.errors import ConfigError, DataError, TrainingError
+from neocpu.kernels.compile.threads import use_threads
+from neocpu.kernels.records import SparseLines
+from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.train.fit.design import DesignMatrix, Leaves
+from neocpu.train.fit.fitted import load
+from neocpu.train.fit.keys import FitKeys
+from neocpu.train.fit.linear import LinearScores
+from neocpu.train.fit.losses import LOSSES
+from neocpu.train.fit.solving import Fitting, Goal
+from neocpu.train.run.fitting import FitRun, drafted
+from neocpu.train.step.schedule import Stopped
+
+SAMPLES, WIDTH = 300, 24
+
+
+def drawn(seed, classes=2):
+    """A sparse problem: items of each sample, and its label."""
+    rng = np.random.default_rng(seed)
+    items = [sorted(rng.choice(WIDTH, 6, replace=False) + 1) for _ in range(SAMPLES)]
+    values = [np.round(rng.uniform(0.25, 2, 6) * 64) / 64 for _ in items]
+    x = np.zeros((SAMPLES, WIDTH))
+    for row, places, each in zip(x, items, values):
+        row[np.array(places) - 1] = each
+    scores = x @ rng.normal(0, 1, (WIDTH, classes)) + rng.gumbel(size=(SAMPLES, classes))
+    return items, values, x, scores.argmax(axis=1)
+
+
+def libsvm(path, items, values, labels):
+    lines = []
+    for places, each, label in zip(items, values, labels):
+        words = " ".join(f"{place}:{value}" for place, value in zip(places, each))
+        lines.append(f"{label:g} {words}\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def run(path, keys, comm=None, **options):
+    comm = comm or SingleComm()
+    config = drafted([path], [], ["data.split=[]"], comm)
+    return FitRun(config, keys, comm, path.parent / "out", **options).run()
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def newton(x, y, penalty):
+    """The logistic optimum, to the last digit that fp64 has."""
+    x = np.column_stack([x, np.ones(len(x))])
+    w = np.zeros(x.shape[1])
+    for _ in range(50):
+        p = sigmoid(x @ w)
+        gradient = x.T @ (p - y) / len(y) + penalty * w
+        hessian = (x.T * (p * (1 - p))) @ x / len(y) + np.diag(penalty)
+        w -= np.linalg.solve(hessian, gradient)
+    assert np.abs(gradient).max() < 1e-14
+    return w
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fit") / "sparse.libsvm"
+    items, values, x, y = drawn(1)
+    # labels of -1 and 1, a comment, a query: as strangers write them
+    libsvm(path, items, values, 2 * y - 1)
+    return path, x, y
+
+
+def test_logistic_regression_reaches_the_optimum(problem, tmp_path):
+    path, x, y = problem
+    link = tmp_path / path.name
+    link.write_bytes(path.read_bytes())
+    summary = run(link, FitKeys(tolerance=1e-10, start=20, l2=2.0))
+    penalty = np.append(np.full(WIDTH, 2.0), 0.0) / SAMPLES
+    expected = newton(x, y, penalty)
+    weights = load(tmp_path / "out").fitted.weights
+    assert weights == pytest.approx(expected, abs=1e-9)
+    z = x @ expected[:-1] + expected[-1]
+    value = np.mean(np.logaddexp(0, z) - y * z) + 0.5 * np.sum(penalty * expected**2)
+    assert summary["last"]["objective"] == pytest.approx(value, abs=1e-14)
+    lines = (tmp_path / "out" / "fit.jsonl").read_text().splitlines()
+    # samples doubled from the first one on
+    steps = [json.loads(line) for line in lines]
+    assert {step["samples"] for step in steps} <= {20, 40, 80, 160, SAMPLES}
+    assert steps[0]["samples"] == 20 and steps[-1]["samples"] == SAMPLES
+
+
+def test_any_ranks_and_threads_give_the_same_bits(problem, tmp_path):
+    path, *_ = problem
+    digests = set()
+    for ranks in (1, 2, 3, 4):
+        place = tmp_path / str(ranks)
+        place.mkdir()
+        link = place / path.name
+        link.write_bytes(path.read_bytes())
+        use_threads(1 + ranks % 2)
+        keys = FitKeys(start=20)
+
+        def body(comm, link=link, keys=keys):
+            return run(link, keys, comm)["digest"]
+
+        digests |= set(run_threads(ranks, body))
+    use_threads(1 << 10)
+    assert len(digests) == 1
+
+
+def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(problem, tmp_path):
+    path, *_ = problem
+    link = tmp_path / path.name
+    link.write_bytes(path.read_bytes())
+    keys = FitKeys(start=20)
+    whole = run(link, keys)["digest"]
+    out = tmp_path / "out"
+    with pytest.raises(TrainingError, match="already has results"):
+        run(link, keys)
+    (out / "fit.h5").unlink()
+    stop = FitRun._note
+
+    def noted(self, facts):
+        stop(self, facts)
+        if facts.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped, match="after step 3"):
+        patch.setattr(FitRun, "_note", noted)
+        run(link, keys)
+    assert not load(out).done
+    with pytest.raises(TrainingError, match="another l2"):
+        run(link, FitKeys(start=20, l2=3.0), resume=True)
+    summary = run(link, keys, resume=True)
+    assert summary["digest"] == whole
+    assert summary["steps"] > 3
+    # what is finished is not fitted again
+    again = run(link, keys, resume=True)
+    assert (again["digest"], again["steps"]) == (whole, summary["steps"])
+
+
+def test_a_product_with_the_hessian_is_one_exchange():
+    def body(comm):
+        leaves = Leaves(comm.rank, comm.size, 4)
+        _, ends = leaves.rows(8, 0, 8)
+        size = int(ends[-1])
+        places = np.zeros(size, np.int32)
+        rows = SparseLines(np.arange(size + 1), places, np.ones(0))
+        labels = np.arange(size) % 2.0
+        model = LinearScores(LOSSES["logistic"], 2)
+        design = DesignMatrix(rows, np.ones((size, 1)), labels, 1, ends, 8)
+        fitting = Fitting(model, design, np.ones(2), Goal(0.1, 0.0), comm, leaves)
+        objective = fitting.objective(0, 8)
+        point = objective.at(np.zeros(2))
+        before = calls(comm)
+        objective.curved(point, np.ones(2))
+        return {verb: count - before[verb] for verb, count in calls(comm).items()}
+
+    def calls(comm):
+        return {verb: count for verb, (count, _) in comm.sent.state().items()}
+
+    # a sum of all ranks, in the two halves of an AllReduce
+    for counted in run_threads(3, body):
+        assert {verb: n for verb, n in counted.items() if n} == {"alltoallv": 1, "allgatherv": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "labels", "keys", "message"),
+    [
+        ("1 3:1 3:2", (0, 1), {}, "has index 3 twice"),
+        ("", (1, 1), {"loss": "logistic"}, "all labels are the same"),
+        ("", (1, 2, 3), {"loss": "logistic"}, "takes two; fit softmax"),
+        ("", (0, 1), {"cross": (("features", "C9"),)}, "no feature 'C9'"),
+        ("", (0, 1), {"cross": (("features",) * 2,)}, "only features of one value"),
+    ],
+)
+def test_what_cannot_be_fitted_is_told(line, labels, keys, message, tmp_path):
+    items, values, *_ = drawn(2)
+    path = libsvm(tmp_path / "log", items, values, np.resize(labels, SAMPLES))
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises((DataError, ConfigError), match=message):
+        run(path, FitKeys(**keys))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--l2", "0"], "l2 0.0: it must be above 0"),
+        (["--l2", "much"], "--l2 much: a number above 0, or auto"),
+        (["--cross", "C1"], "--cross C1: two features, as C1,C2"),
+        (["--tolerance", "2"], "tolerance 2.0"),
+    ],
+)
+def test_options_that_make_no_fit_are_refused(words, message):
+    result = CliRunner().invoke(fit_command, ["log.csv", *words])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
