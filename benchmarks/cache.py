@@ -27,7 +27,7 @@ from benchmarks import charts, ours
 from benchmarks.harness import CORES, THREADS, Contender, main, measure, summarise
 from benchmarks.shapes import Lookup
 from neocpu.core import svg
-from neocpu.core.policies import POLICIES
+from neocpu.core.policies import EVICTIONS
 from neocpu.tables.tiers.cache import Cache, batches_ahead, sets_for
 
 # Where the click logs are.
@@ -149,7 +149,7 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
     unique_rows = sum(ids.size for ids, _ in batches)
     sizes = [sets_for(rows, share) for share in SHARES]
     curves: dict[str, list[float]] = {}
-    for policy in POLICIES:
+    for policy in EVICTIONS:
         unique_misses = [
             replay(policy, sets, batches, ahead).stats()["unique_misses"] for sets in sizes
         ]
@@ -172,7 +172,7 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
             CORES,
             ours.threads,
         )
-        for policy in POLICIES
+        for policy in EVICTIONS
     ]
     measure(replays, min(rounds, 5))
     shape = {"lookups": log.size, "batches": len(batches), "rows": rows, "asked for": unique_rows}

@@ -66,9 +66,11 @@ class Model:
                 row.next_use = use[number]
                 row.locks = row.locks + 1
                 lines[number] = 32 * s + way
-        first = {"lfu": lambda n: -self.counts[n], "lookahead": lambda n: use[n]}.get(
-            self.policy, lambda n: 0
-        )
+        first = {
+            "lfu": lambda n: -self.counts[n],
+            "lookahead": lambda n: use[n],
+            "bagpipe": lambda n: use[n],
+        }.get(self.policy, lambda n: 0)
         for number in sorted(missed, key=lambda n: (first(n), n)):
             s, _ = self.find(number)
             ways = self.ways[s]
@@ -125,6 +127,22 @@ class Model:
             self.free(s), key=lambda way: (-known(way), self.ways[s][way].used, way), default=None
         )
         return None if way is None or known(way) < use else way
+
+    scratchpipe = lru
+    bagpipe = lookahead
+
+    def cachedembedding(self, s, number, use):
+        return max(self.free(s), key=lambda way: self.ways[s][way].number, default=None)
+
+    def expire(self, lines):
+        gone = []
+        rows = self.rows()
+        for line in lines:
+            row = rows.get(line)
+            if row and not row.locks and not self.now < row.next_use < NEVER:
+                gone.append((line, row.number, bool(row.dirty)))
+                del self.ways[line // 32][line % 32]
+        return gone
 
     def rows(self):
         return {32 * s + way: row for s, ways in self.ways.items() for way, row in ways.items()}

@@ -59,7 +59,7 @@ _LEVELS = (
 MEMORIES: dict[str, tuple[str, ...]] = {
     "whole": (),
     "cached": ("memory.placement=hbm_over_ddr", "memory.policy=lfu", "memory.prefetch=0"),
-    "levels": (f"memory.placement={_LEVELS}", "memory.policy=lookahead", "memory.prefetch=2"),
+    "levels": (f"memory.placement={_LEVELS}", "memory.policy=bagpipe", "memory.prefetch=2"),
 }
 # what travels once, by ranks, plan and threads
 GROUPS = '[["a", "b", "d"], "c", "w"]'

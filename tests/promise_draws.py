@@ -30,7 +30,7 @@ from promise_cases import (
 
 from neocpu.core.errors import NeocpuError
 from neocpu.core.formats import CACHES, SCALED, TRAINED
-from neocpu.core.policies import POLICIES
+from neocpu.core.policies import EVICTIONS, POLICIES, SYSTEMS
 from neocpu.core.records import limits_at, limits_of, toml_key, toml_text
 from neocpu.core.rules import RULES
 from neocpu.core.stages import PIPELINES
@@ -49,6 +49,7 @@ from neocpu.tables.specs.shampoo import ShampooKeys
 from neocpu.tables.specs.specs import TableKeys
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.config import config as configs
+from neocpu.train.config.defaults import as_overrides
 from neocpu.train.model.interactions.chain import INTERACTIONS, WITH_FIRST_ORDER
 from neocpu.train.model.options import CrossShape, DhenShape
 from neocpu.train.model.settings import ModelConfig
@@ -327,6 +328,8 @@ class Drawing:
             self.add(lambda: some_keys(chance, ShampooKeys, "optimizer.shampoo.", 0.6))
         elif chance.random() < 0.2:
             self.add(lambda: some_keys(chance, MuonKeys, "optimizer.muon.", 0.6))
+        if bound and chance.random() < 0.4:
+            self.add(lambda: system_keys(chance.choice(SYSTEMS)))
         return Drawn(self.seed, self.keys, day, bound)
 
     def _training(self) -> Keys:
@@ -348,7 +351,7 @@ class Drawing:
         return {
             "memory.placement": chance.choice([n for n, p in PLACEMENTS.items() if p.caches]),
             "memory.cache_format": chance.choice(tuple(CACHES)),
-            "memory.policy": chance.choice(tuple(POLICIES)),
+            "memory.policy": chance.choice(EVICTIONS),
             "memory.prefetch": chance.randrange(3),
             "memory.lookahead": chance.choice((1, 8)),
         }
@@ -482,7 +485,7 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     yield f"checkpoint.parity={parity}"
     yield f"checkpoint.parity_every={chance.choice((1, 1, 3))}"
     yield f"parallel.planner={chance.choice(('greedy', 'search'))}"
-    yield f"memory.policy={chance.choice(tuple(POLICIES))}"
+    yield f"memory.policy={chance.choice(EVICTIONS)}"
     yield f"memory.prefetch={chance.randrange(3)}"
     yield f"memory.lookahead={chance.choice((1, 8))}"
     warm = not readers and chance.random() < 0.5  # it counts the rows of the whole log
@@ -491,6 +494,16 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     if not family.composed and chance.random() < 0.5:
         groups = chance.choice((GROUPS, '["w", "c"]'))
         yield f"data.deduplicate={groups}"
+    if not (parity or readers) and chance.random() < 0.4:
+        system = chance.choice(SYSTEMS)
+        if takes(family, f"memory.policy={system}"):
+            yield from as_overrides(system_keys(system))
+
+
+def system_keys(system: str) -> Keys:
+    """The policy of a published system, and the keys that belong to it."""
+    keys = {f"memory.{key}": value for key, value in POLICIES[system].keys.items()}
+    return {"memory.policy": system, **keys}
 
 
 def drawn_cases(seed: int, count: int, counts: Sequence[int] = RANKS) -> list[Case]:

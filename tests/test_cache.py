@@ -14,9 +14,10 @@ from neocpu.kernels.compile.threads import thread_count, use_threads
 from neocpu.kernels.logs import hashing
 from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
 from neocpu.kernels.tiers import cache as kernels
-from neocpu.kernels.tiers import policies
+from neocpu.kernels.tiers import next_uses, policies
 from neocpu.kernels.twins.logs import hashing as hashing_twin
 from neocpu.kernels.twins.tiers import cache as twin
+from neocpu.kernels.twins.tiers import next_uses as next_uses_twin
 from neocpu.kernels.twins.tiers import policies as twin_policies
 from neocpu.tables.tiers.cache import (
     LINE,
@@ -30,6 +31,7 @@ from neocpu.tables.tiers.cache import (
 from tests.cache_model import Model, batch_of, murmur
 
 NAMES = sorted(POLICIES)
+BOTH = (kernels, next_uses), (twin, next_uses_twin)
 EMPTY = np.empty(0, np.int64)
 SEEDS = st.integers(0, 2**32)
 
@@ -74,7 +76,7 @@ def test_geometry_is_fbgemms():
 
 
 def test_every_policy_has_both_functions_and_their_twins():
-    for name in NAMES:
+    for name in {policy.functions for policy in POLICIES.values()}:
         for what in ("touch", "victim"):
             assert (
                 getattr(policies, f"{name}_{what}").__doc__
@@ -83,28 +85,24 @@ def test_every_policy_has_both_functions_and_their_twins():
     functions = {
         name.rsplit("_", 1)[0] for name in vars(policies) if name.endswith(("_touch", "_victim"))
     }
-    assert functions == set(NAMES)
+    assert functions == {policy.functions for policy in POLICIES.values()}
 
 
 class Pair:
     """The state of a cache, twice: for a module of kernels and for the dictionaries."""
 
-    def __init__(self, module, policy, sets):
+    def __init__(self, modules, policy, sets):
+        module, self.next_uses = modules
         self.prints = np.zeros(32 * sets, np.uint8)
         state = np.zeros(32 * sets, line_of(POLICIES[policy]))
         self.tags, self.stamp, self.locks, self.dirty = (state[name] for name in LINE.names)
         self.next_use = state["next_use"] if POLICIES[policy].next_use else EMPTY
         self.hand = np.full(sets if POLICIES[policy].hand else 0, -1)
         self.module = module
-        self.find = module.finder(policy)
-        self.populate = module.populator(policy)
+        self.find = module.finder(POLICIES[policy].functions)
+        self.populate = module.populator(POLICIES[policy].functions)
 
-    def step(self, now, ids, counts, use, order):
-        """All kernels of one batch; what they return."""
-        lines = np.full(ids.size, -7)
-        missed = np.full(ids.size, -7)
-        misses = np.full(-(-ids.size // kernels.CHUNK), -7)
-        state = CacheState(
+        self.state = CacheState(
             prints=self.prints,
             tags=self.tags,
             locks=self.locks,
@@ -113,6 +111,13 @@ class Pair:
             next_use=self.next_use,
             hand=self.hand,
         )
+
+    def step(self, now, ids, counts, use, order):
+        """All kernels of one batch; what they return."""
+        lines = np.full(ids.size, -7)
+        missed = np.full(ids.size, -7)
+        misses = np.full(-(-ids.size // kernels.CHUNK), -7)
+        state = self.state
         lookups = np.full_like(misses, -7)
         rows = BatchRows(ids, counts, use)
         self.find(rows, now, state, RowsFound(lines, missed, misses, lookups))
@@ -143,7 +148,7 @@ class Pair:
 def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
     rng = np.random.default_rng(seed)
     sets, rows = TRACES[trace]
-    pairs = [Pair(module, policy, sets) for module in (kernels, twin)]
+    pairs = [Pair(modules, policy, sets) for modules in BOTH]
     held = []
     for now in range(1, batches + 1):
         ids, counts = arrays(batch := batch_of(rng, rows, int(rng.integers(0, 120))), batch)
@@ -162,10 +167,14 @@ def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
                 wrong = np.full(-(-lines.size // kernels.CHUNK), -7)
                 pair.module.release(lines, changed, pair.locks, pair.dirty, wrong)
                 assert not wrong.any()
-        if policy == "lookahead":
-            later = rng.integers(-1, 32 * sets, 20)
-            for pair in pairs:
-                pair.module.expect(later, now + 2, now, pair.next_use)
+        if POLICIES[policy].next_use:
+            later = rng.permutation(32 * sets + 1)[:20] - 1
+            gone = [np.full((3, later.size), -7) for _ in pairs]
+            for pair, out in zip(pairs, gone):
+                pair.next_uses.expect(later, now + 2, now, pair.next_use)
+                if POLICIES[policy].expires:
+                    pair.next_uses.expire(later[::-1].copy(), now, pair.state, *out)
+            np.testing.assert_array_equal(*gone)
 
 
 def test_lines_that_are_not_locked_are_counted_and_kept():
@@ -189,7 +198,7 @@ def test_batches_ahead(seed, window):
     np.testing.assert_array_equal(batches_ahead(ids, later), expected)
     starts = np.cumsum([0, *(batch.size for batch in later)])
     out = np.empty_like(ids)
-    twin.batches_ahead(ids, np.concatenate([*later, EMPTY]), starts, out)
+    next_uses_twin.batches_ahead(ids, np.concatenate([*later, EMPTY]), starts, out)
     np.testing.assert_array_equal(out, expected)
 
 
@@ -261,6 +270,15 @@ class Machine(RuleBasedStateMachine):
         if self.cache.policy.next_use:
             self.cache.expect(rows, ahead)
         self.model.expect(rows.tolist(), ahead)
+
+    @precondition(lambda self: self.cache.policy.expires)
+    @rule(seed=SEEDS)
+    def expire(self, seed):
+        lines = np.random.default_rng(seed).permutation(self.cache.lines + 1)[:40] - 1
+        gone, rows, dirty = self.cache.expire(lines)
+        expired = self.model.expire(lines.tolist())
+        assert list(zip(gone.tolist(), rows.tolist(), dirty.tolist())) == expired
+        assert self.cache.held == len(self.model.rows())
 
     @rule()
     def flush(self):
@@ -477,7 +495,7 @@ def test_large_batches_are_their_twins():
     missing: sets by fours.
     """
     rng = np.random.default_rng(3)
-    pairs = [Pair(module, "lru", 100) for module in (kernels, twin)]
+    pairs = [Pair(modules, "lru", 100) for modules in BOTH]
     rows = rng.choice(10**6, 3300, replace=False)
     for now, size in enumerate((3000, 3000, 3000, 60, 40), start=1):
         ids, counts = arrays(

@@ -41,12 +41,12 @@ WIDTH = 3
 CACHED = [name for name, place in PLACEMENTS.items() if place.caches]
 
 
-def stack(kind, folder, policy="lru", scratch=64, ahead=False):
-    """A tier of ROWS rows f32[WIDTH] with a state u16 under 32 lines, and its arrays; a row starts
-    as its number and 7.
+def stack(kind, folder, policy="lru", scratch=64, ahead=False, cached=32):
+    """A tier of ROWS rows f32[WIDTH] with a state u16 under `cached` lines, and its arrays; a row
+    starts as its number and 7.
     """
     place = PLACEMENTS[kind]
-    lines = 32 * len(place.caches) + scratch
+    lines = cached * len(place.caches) + scratch
     home_rows = ROWS if place.whole else 0
     numbers = np.zeros((lines + home_rows) * WIDTH, np.float32)
     states = np.zeros(lines + home_rows, np.uint16)
@@ -61,10 +61,14 @@ def stack(kind, folder, policy="lru", scratch=64, ahead=False):
         home = RecordHome(FileRecords(file, 0), Border(slots), create)
     else:
         home = Memory("ddr", slots, lines, ROWS, create)
-    first = [0, 32 + scratch]
+    first = [0, cached + scratch]
     for i in reversed(range(len(place.caches))):
-        home = Level(place.caches[i], slots, first[i], 32, policy, home)
-    return Tier("t", home, slots, (32, scratch), Mover(ahead)), numbers.reshape(-1, WIDTH), states
+        home = Level(place.caches[i], slots, first[i], cached, policy, home)
+    return (
+        Tier("t", home, slots, (cached, scratch), Mover(ahead)),
+        numbers.reshape(-1, WIDTH),
+        states,
+    )
 
 
 def visit(rows):
@@ -83,7 +87,7 @@ BATCHES = st.lists(
 
 
 @pytest.mark.parametrize("kind", CACHED)
-@pytest.mark.parametrize("policy", ["lru", "lfu", "lookahead"])
+@pytest.mark.parametrize("policy", ["lru", "lfu", "bagpipe"])
 @pytest.mark.parametrize("known", [0, 1, 3])
 @settings(max_examples=15)
 @given(batches=BATCHES, scratch=st.sampled_from([58, 64, 300]))

@@ -10,7 +10,7 @@ below any of them.
 
 from lesson import COLORS, np, plt, show
 
-from neocpu.core.policies import POLICIES
+from neocpu.core.policies import EVICTIONS
 from neocpu.ingest.synthetic.law import SyntheticCriteo
 from neocpu.tables.tiers.cache import WAYS, Cache, batches_ahead, sets_for
 
@@ -60,7 +60,7 @@ def belady(lines):
 
 shares = (0.02, 0.05, 0.1, 0.2, 0.4)
 sizes = [sets_for(rows.size, share) for share in shares]
-curves = {policy: [missed(policy, sets) for sets in sizes] for policy in POLICIES}
+curves = {policy: [missed(policy, sets) for sets in sizes] for policy in EVICTIONS}
 curves["Belady"] = [belady(WAYS * sets) for sets in sizes]
 figure, axes = plt.subplots()
 for (policy, curve), color in zip(curves.items(), (*COLORS[:4], "black")):

@@ -11,6 +11,7 @@ import click
 from neocpu.cli.screen.machine_plan import MachineOptions, given_plan, print_machine_plan
 from neocpu.cli.screen.options import as_record, set_option
 from neocpu.cli.screen.targets import check_target, force_option
+from neocpu.core.policies import POLICIES
 from neocpu.core.units import bytes_text as human
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.config import config as configs
@@ -151,7 +152,8 @@ def print_plan(
         lines = [sharding.text(state), *kind_lines(settings)]
     # With all tables in one memory there is nothing to say of placements.
     if memory.demands or not memory.plain:
-        lines += ["", *placement_lines(sharding, memory, state)]
+        policy = POLICIES[memory.policy].text(settings.memory)
+        lines += ["", *placement_lines(sharding, memory, state), policy]
     for line in lines:
         click.echo(line)
     return sharding, memory.placements

@@ -341,7 +341,7 @@ def tier_lines(summary: Summary) -> list[str]:
     if not tiers:
         return []
     titles = (
-        f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}"
+        f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}{'late':>11}"
         f"{'read':>13}{'written':>13}"
     )
     lines = [titles, *(tier_line(tier) for tier in tiers)]
@@ -366,18 +366,21 @@ def tier_lines(summary: Summary) -> list[str]:
 
 
 def tier_line(tier: Summary) -> str:
-    """One memory of one table; `hit`: share of the unique rows of steps that were in it."""
+    """One memory of one table; `hit`: share of the unique rows of steps that were in it;
+    `late`: rows of training that were not there when their batch's turn came.
+    """
     hit = ""
     conflicts = ""
     if "unique" in tier:
         conflicts = f"{tier['conflict_unique_misses']:,}"
         if tier["unique"]:
             hit = f"{100 * (1 - tier['unique_misses'] / tier['unique']):.1f} %"
+    late = f"{tier['late']:,}" if "late" in tier else ""
     read = f"{tier['read']:,}" if "read" in tier else ""
     written = f"{tier['written']:,}" if "written" in tier else ""
     return (
         f"{tier['table'][:13]:14}{tier['tier']:5}{tier['rows']:>14,}"
-        f"{tier['bytes'] / 2**20:>10,.1f}{hit:>8}{conflicts:>11}{read:>13}{written:>13}"
+        f"{tier['bytes'] / 2**20:>10,.1f}{hit:>8}{conflicts:>11}{late:>11}{read:>13}{written:>13}"
     )
 
 

@@ -6,6 +6,7 @@ numbers, one call per batch.
     populate   each miss, in turn: an empty line of its set, or its policy's victim's, or none
                (parallel by set)
     settle     what moved, side by side
+    release    the batch is done with its lines
 
 The cache knows integers only: who keeps rows and moves them is told which lines leave and which
 come (`tables/tiers/cache.py`). A set is 32 lines; set = Murmur3's 64-bit finaliser of the row's
@@ -358,38 +359,3 @@ def release(lines, changed, locks, dirty, wrong):
                 else:
                     unlocked += 1
         wrong[t] = unlocked
-
-
-@kernel
-def batches_ahead(ids, later, starts, out):
-    """How many batches ahead each row is used next: out[i] = b + 1 for the first later batch b that
-    has ids[i], else 0.
-
-    Shapes: ids i64[n] ascending; batch b is later[starts[b] : starts[b+1]], ascending; starts
-    i64[B+1]; out i64[n].
-    """
-    out[:] = 0
-    # both ascend: one pass over each batch, without a search
-    for b in range(starts.size - 1):
-        j = starts[b]
-        last = starts[b + 1]
-        for i in range(ids.size):
-            while j < last and later[j] < ids[i]:
-                j += 1
-            if j == last:
-                break
-            if later[j] == ids[i] and out[i] == 0:
-                out[i] = b + 1
-
-
-@kernel
-def expect(lines, use, now, next_use):
-    """The rows in these lines will be used by batch `use`: news for those with no known use after
-    batch `now`.
-
-    Shapes: lines i64[n], -1 skipped; use, now i64; next_use i64[lines].
-    """
-    for i in range(lines.size):
-        line = lines[i]
-        if line >= 0 and (next_use[line] <= now or next_use[line] > use):
-            next_use[line] = use

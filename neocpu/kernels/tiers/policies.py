@@ -10,8 +10,8 @@ A policy decides it by two functions, which are inlined into the cache's kernels
 amount is the number of lookups of the row in this batch (for `lfu`, when a row is inserted, in all
 batches); use is the next batch known to use it, or `NEVER`; state is an `operands.CacheState`. A
 locked line is never evicted. Missing rows are inserted in ascending order; by `lfu` those with the
-highest count first, by `lookahead` those used soonest first. `core/policies.py` has the registry
-and the sources.
+highest count first, by `lookahead` those used soonest first. `core/policies.py` has the registry,
+the sources, and policies that are made of these.
 """
 
 from neocpu.core.policies import FAR, NEVER
@@ -129,3 +129,21 @@ def lookahead_victim(s, amount, use, now, state):
         least = min(least, key * WAYS + line % WAYS if state.locks[line] == 0 else NEVER)
     way = way_of(least)
     return -1 if way >= 0 and now < state.next_use[s * WAYS + way] < use else way
+
+
+@inlined
+def largest_touch(line, fresh, amount, use, now, state):
+    """Stamp the line with the batch that used it; the row's number is all that decides."""
+    state.stamp[line] = now
+
+
+@inlined
+def largest_victim(s, amount, use, now, state):
+    """The row with the largest number; where rows are by falling frequency, the rarest."""
+    largest = -1
+    way = -1
+    for line in range(s * WAYS, s * WAYS + WAYS):
+        row = state.tags[line] if state.locks[line] == 0 else -1
+        way = line % WAYS if row > largest else way
+        largest = max(largest, row)
+    return way

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.core.policies import POLICIES
+from neocpu.core.policies import EVICTIONS
 from neocpu.core.types import Ints
 from neocpu.oracle.cases.draw import Draw, Recipe
 from neocpu.oracle.operator import Arrays, Case, Value
@@ -53,7 +53,7 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
 
 def _caches(seed: int) -> Iterator[Case]:
     """Streams of batches for the caches of every policy."""
-    for policy in POLICIES:
+    for policy in EVICTIONS:
         for kind, rows, sets, in_flight, about in (
             ("one-set", 64, 1, 1, "one set: every row that comes makes another one leave"),
             ("in-flight", 70, 1, 3, "three batches in flight lock rows: some find no way"),

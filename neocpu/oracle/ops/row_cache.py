@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.core.policies import POLICIES
+from neocpu.core.policies import EVICTIONS
 from neocpu.core.types import Ints
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.truth.row_cache import BatchMoves, RowCache
@@ -28,8 +28,8 @@ class BatchStream(NamedTuple):
     @staticmethod
     def of(inputs: Arrays, options: dict[str, Value]) -> "BatchStream":
         """Raises ValueError for an unknown policy, and where no batch is ever in flight."""
-        if options["policy"] not in POLICIES:
-            raise ValueError(f"policy is {options['policy']!r}: choose {', '.join(POLICIES)}")
+        if options["policy"] not in EVICTIONS:
+            raise ValueError(f"policy is {options['policy']!r}: choose {', '.join(EVICTIONS)}")
         if int(options["in_flight"]) < 1:
             raise ValueError(f"in_flight is {options['in_flight']}: choose 1 or more")
         training = inputs["training"].astype(bool).tolist()

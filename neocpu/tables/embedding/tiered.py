@@ -292,9 +292,12 @@ class TieredEmbedding(TableBatchedEmbedding):
         """Rows that the largest cache of a shard holds."""
         return max((room for room in self.rooms[shard].lines), default=0)
 
-    def warm(self, shard: int, rows: Ints) -> None:
-        """Bring rows i64[n] of a shard, most used first, into its caches before the first batch."""
-        self._tiers[shard].level.warm(rows)
+    def warm(self, shard: int, rows: Ints, share: float = 1.0) -> None:
+        """Bring rows i64[n] of a shard, most used first, into its caches before the first batch.
+
+        share : of their lines.
+        """
+        self._tiers[shard].level.warm(rows, share)
 
     # ---- state ----
 

@@ -22,6 +22,7 @@ from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.logs import hashing
 from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
 from neocpu.kernels.tiers import cache as kernels
+from neocpu.kernels.tiers import next_uses
 from neocpu.tables.storage.arena import Arena
 from neocpu.tables.tiers.placement import WAYS, sets_for
 
@@ -110,6 +111,7 @@ class Cache:
     sets, lines : its geometry; line = set * 32 + way.
     policy : its record in `neocpu.core.policies`.
     batch : number of the last batch that was prefetched, from 1.
+    held, peak : rows in the lines, and the most that there were.
     """
 
     def __init__(self, sets: int, policy: str = DEFAULT) -> None:
@@ -117,8 +119,10 @@ class Cache:
         self.lines = sets * WAYS
         self.policy = POLICIES[policy]
         self.batch = 0
-        self._find = chosen("tiers.cache", "finder")(policy)
-        self._populate = kernels.populator(policy)
+        self.held = 0
+        self.peak = 0
+        self._find = chosen("tiers.cache", "finder")(self.policy.functions)
+        self._populate = kernels.populator(self.policy.functions)
         line = line_of(self.policy)
         # lazily committed: lines that never hold a row take no memory
         self._arena = Arena(Arena.space(self.lines, np.uint8) + Arena.space(self.lines, line))
@@ -184,6 +188,8 @@ class Cache:
         moves = np.empty((4, miss_count), np.int64)
         dirty = np.empty(miss_count, np.bool_)
         evictions, fills, outside = kernels.settle(batch, missed, lines, evicted, moves, dirty)
+        self.held += int(fills) - int(evictions)
+        self.peak = max(self.peak, self.held)
         increments = (1, lookups.sum(), rows.size, miss_count, miss_count - fills, outside)
         for name, increment in zip(STATISTICS, increments):
             self._statistics[name] += int(increment)
@@ -211,6 +217,18 @@ class Cache:
         if errors.any():
             raise ValueError("a line was released more often than it was prefetched")
 
+    def expire(self, lines: Ints) -> tuple[Ints, Ints, Bools]:
+        """Empty those of the lines (-1: none) whose rows no known batch uses.
+
+        For policies with `expires`, after `release`. Returns (lines, rows, dirty); the caller
+        writes the dirty ones home before it reads any row again.
+        """
+        gone = np.empty((2, lines.size), np.int64)
+        dirty = np.empty(lines.size, np.bool_)
+        n = next_uses.expire(lines, self.batch, self._known, gone[0], gone[1], dirty)
+        self.held -= n
+        return gone[0, :n], gone[1, :n], dirty[:n]
+
     def mark(self, lines: Ints) -> None:
         """Mark lines (-1: none) as different from home, whether or not a batch changed them."""
         self._dirty[lines[lines >= 0]] = 1
@@ -227,7 +245,7 @@ class Cache:
         For the policy `lookahead`, when a batch enters its window: it updates the next use of rows
         that are in lines already.
         """
-        kernels.expect(self.locate(rows), self.batch + ahead, self.batch, self._next_use)
+        next_uses.expect(self.locate(rows), self.batch + ahead, self.batch, self._next_use)
 
     def rows(self) -> tuple[Ints, Ints]:
         """(lines, rows) of all rows that the cache holds, by line."""
@@ -259,6 +277,7 @@ class Cache:
             self._counts.put(rows, self._stamp[lines])
         self._prints[lines] = 0
         self._dirty[lines] = 0
+        self.held = 0
 
     def forget(self) -> None:
         """As `invalidate`, and reset lookup counts: it then decides like a new cache."""
@@ -290,5 +309,5 @@ def batches_ahead(rows: Ints, later: list[Ints]) -> Ints:
     """
     starts = np.cumsum([0, *(batch.size for batch in later)])
     out = np.empty_like(rows)
-    kernels.batches_ahead(rows, np.concatenate([*later, _NONE]), starts, out)
+    next_uses.batches_ahead(rows, np.concatenate([*later, _NONE]), starts, out)
     return out

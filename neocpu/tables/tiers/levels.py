@@ -122,7 +122,7 @@ class Level:
         """
         dirty = moves.evicted_dirty
         # evictions first, so that a row that leaves and returns in one call is not lost
-        self._home_write(moves.evicted_rows[dirty], moves.evicted_lines[dirty] + self.first)
+        self.send_home(moves.evicted_rows[dirty], moves.evicted_lines[dirty])
         if fill:
             self.home.read(moves.filled_rows, moves.filled_lines + self.first)
 
@@ -132,10 +132,11 @@ class Level:
         self.move(moves, fill)
         return moves
 
-    def _home_write(self, rows: Ints, slots: Ints) -> None:
+    def send_home(self, rows: Ints, lines: Ints) -> None:
+        """Write rows home from their lines."""
         # Rows in ascending order lie side by side in the slower memory.
         order = np.argsort(rows, kind="stable")
-        self.home.write(rows[order], slots[order])
+        self.home.write(rows[order], lines[order] + self.first)
 
     def read(self, rows: Ints, slots: Ints) -> None:
         moves = self._bring(rows)
@@ -157,16 +158,16 @@ class Level:
         self.home.write(rows[~inside], slots[~inside])
         self.cache.release(moves.lines, True)
 
-    def warm(self, rows: Ints) -> None:
+    def warm(self, rows: Ints, share: float = 1.0) -> None:
         """Bring rows i64[n], most frequent first, into this cache and those below it.
 
-        As many as there is room for, while no batch is at work. The statistics do not count it, and
-        a warm row is evicted like one that was looked up once.
+        As many as this share of the lines has room for, while no batch is at work. The statistics
+        do not count it, and a warm row is evicted like one that was looked up once.
         """
         # the lowest first, so that those above find their rows there
         for level in reversed(self.caches()):
             # the cache takes rows in ascending order
-            moves = level._bring(np.sort(rows[: level.cache.lines]))
+            moves = level._bring(np.sort(rows[: int(share * level.cache.lines)]))
             level.cache.release(moves.lines, False)
         for level in self.caches():
             level.cache.reset_stats()
@@ -174,7 +175,7 @@ class Level:
     def flush(self) -> None:
         lines, rows = self.cache.flush()
         # what is dirty here is older below: it must be there before the home is flushed
-        self._home_write(rows, lines + self.first)
+        self.send_home(rows, lines)
         self.home.flush()
 
     def rows(self) -> Ints:
@@ -206,6 +207,7 @@ class Level:
             "tier": self.name,
             "rows": rows,
             "bytes": rows * self._slots.record,
+            "peak": self.cache.peak,
             **self.cache.stats(),
         }
         return [counts, *self.home.stats()]

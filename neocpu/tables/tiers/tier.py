@@ -11,8 +11,9 @@ all ways of its set, is used where its home keeps it, or in a scratch slot; so s
 have copies of it. The copy of the batch at work is the valid one: when that batch is settled, its
 bytes are copied to the others. Batches are planned in the order in which they run: a row that has a
 line keeps it for all later batches. Moves run in the order in which they were planned: a row that
-leaves is home before it is fetched again. Source: the hazards of Neo's prefetching
-(`docs/memory.md` §3).
+leaves is home before it is fetched again. Under a policy whose rows expire, those of a settled
+batch that no known batch uses go home at once, behind the moves that the next batch waits for: what
+BagPipe calls late synchronisation. Source: the hazards of Neo's prefetching (`docs/memory.md` §3).
 """
 
 from dataclasses import dataclass, field
@@ -41,12 +42,15 @@ class Visit:
     slots, lines : of the rows (-1: no line).
     aside : where in `rows` those without a line are.
     scratch : the scratch slots that they were given.
+    fetched : rows that were brought up for it. late : was that when its turn came?
     """
 
     rows: Ints
     counts: Ints
     planned: bool = False
     changed: bool = False
+    late: bool = False
+    fetched: int = 0
     slots: Ints = field(default_factory=lambda: NONE)
     lines: Ints = field(default_factory=lambda: NONE)
     aside: Ints = field(default_factory=lambda: NONE)
@@ -74,6 +78,8 @@ class Tier:
         self._coming: list[Visit] = []  # batches planned, in order
         self._current: Visit | None = None
         self._last: Job | None = None  # must have ended before the next batch begins
+        self._later: Job | None = None  # must have ended before anybody reads the homes
+        self._late = 0
 
     # ---- before its turn ----
 
@@ -113,6 +119,7 @@ class Tier:
             visit.slots[aside] = visit.scratch
         else:
             visit.slots[aside] = self._home.slots_of(visit.rows[aside])
+        visit.fetched = moves.filled_rows.size + visit.scratch.size
         rows = visit.rows[aside]
         scratch = visit.scratch
         visit.job = self._mover.run(lambda: self._fetch(moves, rows, scratch))
@@ -152,6 +159,7 @@ class Tier:
         self.settle()
         if not visit.planned:
             self._cancel()  # batches are planned in the order in which they run
+            visit.late = True
             if not self.plan(visit):
                 lines = self.level.cache.lines
                 raise TrainingError(
@@ -186,6 +194,15 @@ class Tier:
         if visit.changed and visit.aside.size:
             self._return(visit.rows[visit.aside], visit.slots[visit.aside])
         self._free_scratch(visit)
+        if visit.changed:
+            self._late += visit.fetched if visit.late else 0
+            self._late += visit.aside.size if self._home is not None else 0
+        # evaluation knows no later batches, so its rows would all go only to be fetched again
+        if visit.changed and self.level.cache.policy.expires:
+            lines, rows, dirty = self.level.cache.expire(visit.lines)
+            gone = rows[dirty], lines[dirty]
+            # the next batch does not wait for it: a row that returns is fetched after it
+            self._later = self._mover.run(lambda: self.level.send_home(*gone))
 
     def _return(self, rows: Ints, slots: Ints) -> None:
         # A later batch may have brought some of the rows into lines before they were updated.
@@ -217,27 +234,39 @@ class Tier:
                 self._mover.wait(job)
         self._last = None
 
+    def _quiet(self) -> None:
+        """Wait for all moves."""
+        self._wait(*self._coming)
+        if self._later is not None:
+            self._mover.wait(self._later)
+        self._later = None
+
     # ---- all of it ----
 
     def flush(self) -> None:
         """Write all changed rows to their lowest home."""
         self.settle()
-        self._wait(*self._coming)
+        self._quiet()
         self.level.flush()
 
     def empty(self) -> None:
         """Flush, and empty all caches. No batch may be planned."""
         self.settle()
-        self._wait()
+        self._quiet()
         self.level.empty()
 
     def forget(self) -> None:
         """Flush, and reset all caches; only statistics and announced batches are kept."""
         self.settle()
-        self._wait(*self._coming)
+        self._quiet()
         self._cancel()
         self.level.forget()
 
     def stats(self) -> list[Stats]:
-        """Counts of all levels, nearest first."""
-        return self.level.stats()
+        """Counts of all levels, nearest first.
+
+        "late" of the nearest: rows of batches that changed them which were not in fast memory when
+        their batch's turn came. They were fetched then, or used where they lie.
+        """
+        nearest, *below = self.level.stats()
+        return [{**nearest, "late": self._late}, *below]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neocpu.core.cores import available, core_quota
+from neocpu.core.policies import POLICIES
 from neocpu.kernels.compile.cache import (
     cache_folder,
     cannot_write,
@@ -89,7 +90,7 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
         [
             family(),
             deepest(placements),
-            config.memory.policy,
+            POLICIES[config.memory.policy].functions,
             table_formats(plan),
             config.optimizer.sparse.name,
         ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.policies import POLICIES
 from neocpu.core.records import choose
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
 from neocpu.parallel.sharding.messages import plan_on_first_rank
@@ -360,3 +361,5 @@ def table_lines(config: Config, plan: Plan, memory: MemoryPlan) -> Iterator[str]
         from neocpu.plan.cost.capacity import placement_lines
 
         yield from placement_lines(plan, memory, config.optimizer.sparse.state_floats)
+    if not memory.plain:
+        yield POLICIES[memory.policy].text(config.memory)

@@ -307,6 +307,8 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
     moving = [parts.table for parts in config.compositions if parts.dynamic is not None]
+    for key, why in config.memory.faults(placements, config.data.rows_by):
+        raise reader.wrong(f"memory.{key}", why)
     cached = [table.name for table, where in zip(config.tables, placements) if where != "hbm"]
     whole = not (config.parallel.towers or config.search.supernet or config.optimizer.shampoo.every)
     if why := config.checkpoint.parity_fault(moving, cached, whole):

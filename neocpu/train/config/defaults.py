@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from neocpu.core.policies import DEFAULT, POLICIES
 from neocpu.core.records import toml_text
 from neocpu.core.types import Tree
 from neocpu.tables.specs.optimizers import COWCLIPS
@@ -64,6 +65,9 @@ def unnamed(tree: Tree, begun: bool) -> dict[str, object]:
     if rule not in COWCLIPS:
         del values["optimizer.sparse.weight_norm_coefficient"]
         del values["optimizer.sparse.lower_bound"]
+    policy = POLICIES.get(str(_section(tree, "memory").get("policy", DEFAULT)))
+    if policy is not None:
+        values |= {f"memory.{key}": value for key, value in policy.keys.items()}
     # what a config names is never touched
     return {key: value for key, value in values.items() if not _names(tree, key)}
 

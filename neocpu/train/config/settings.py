@@ -20,9 +20,11 @@ from neocpu.tables.specs.optimizer_groups import OptimizerGroup, header_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.parameter_blocks import DirectionWork
 from neocpu.tables.specs.shampoo import ShampooKeys
+from neocpu.tables.tiers.placement import PLACEMENTS
 
 # more than any machine has cores for one rank
 MOST_THREADS = 1024
+AUTO = "auto"  # a placement, or an interval of checkpoints, that is chosen
 # what a run does where a loss or a gradient is not finite
 STOP = "stop"
 SKIP = "skip"
@@ -187,15 +189,17 @@ class MemoryConfig:
         "auto": chosen under the budgets.
     hbm, ddr, ssd : bytes of each rank for rows with their states, and of its SSD file (0: no
         limit).
-    policy : which row leaves a cache that is full.
+    policy : which row leaves a cache that is full; the name of a published system also gives keys
+        below that nobody names (docs/memory.md).
     folder : where the SSD files are, which last as long as the run ("": beside the results).
     cache_format : format of the numbers in caches, for all tables or by patterns ("": that of their
         rows).
     ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and operations a second of slower devices than
         this machine has, below HBM and for SSD files (0: as fast as it is).
     prefetch : batches whose rows are brought up before their turn.
-    lookahead : batches that the policy `lookahead` knows.
+    lookahead : batches that policies know which look ahead.
     warm : whether the most frequent rows of the train data are in the caches before the first step.
+    warm_share : of the lines of caches, that are warmed.
     check : whether a run is refused that, by an estimate, needs more memory than its hosts have
         (false: it is told, and started).
     """
@@ -213,16 +217,24 @@ class MemoryConfig:
     prefetch: int = 1
     lookahead: int = 8
     warm: bool = False
+    warm_share: float = 1.0
     check: bool = True
+
+    def faults(self, placements: Sequence[str], rows_by: str) -> Iterator[tuple[str, str]]:
+        """(key, why) of what is wrong; placements : of all tables. rows_by : `data.rows_by`."""
+        if not 0 < self.warm_share <= 1:
+            yield "warm_share", f"{self.warm_share} must be above 0, and 1 at most"
+        # those that are chosen may be caches
+        cached = any(name == AUTO or PLACEMENTS[name].caches for name in placements)
+        yield from POLICIES[self.policy].faults(self, cached, rows_by)
 
     def header(self) -> dict[str, object]:
         """What decides which rows are in a cache at a time."""
         # of keys that move rows; speeds and folders do not
         names = "placement", "hbm", "ddr", "policy", "cache_format", "prefetch", "lookahead", "warm"
-        return {name: getattr(self, name) for name in names}
-
-
-AUTO = "auto"  # interval of checkpoints
+        header = {name: getattr(self, name) for name in names}
+        # left out where it is not set, so that digests of older configs stay
+        return header | ({"warm_share": self.warm_share} if self.warm_share != 1 else {})
 
 
 @dataclass(frozen=True)

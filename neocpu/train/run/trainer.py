@@ -148,7 +148,8 @@ class Trainer:
         if self.config.memory.warm:
             from neocpu.train.step.frequent import warm_caches
 
-            warm_caches(world, schedule.loader, self.steps_taken > 0)
+            share = self.config.memory.warm_share
+            warm_caches(world, schedule.loader, self.steps_taken > 0, share)
         self._watch.start()
         stop.start()
         while True:

@@ -41,8 +41,8 @@ def frequent_rows(loader: Loader, table: int) -> Ints:
     return rows[np.lexsort((rows, -total))]
 
 
-def warm_caches(world: World, loader: Loader, begun: bool) -> None:
-    """Fill the caches of this rank with the rows that are looked up most often.
+def warm_caches(world: World, loader: Loader, begun: bool, share: float) -> None:
+    """Fill a share of the caches of this rank with the rows that are looked up most often.
 
     begun : training has begun, so caches wider than their rows stay empty, as a checkpoint leaves
     them: bits depend on which rows they hold.
@@ -59,4 +59,4 @@ def warm_caches(world: World, loader: Loader, begun: bool) -> None:
             rows = rows_of_table(shard.table)
             first, end = shard.rows
             shard_rows = rows[(rows >= first) & (rows < end)]
-            tbe.warm(h, shard_rows[:lines] - first)
+            tbe.warm(h, shard_rows[:lines] - first, share)

@@ -139,21 +139,3 @@ def release(lines, changed, locks, dirty, wrong):
         wrong[t] = used.size - locked.size
         locks[locked] -= 1
         dirty[locked] |= changed
-
-
-def batches_ahead(ids, later, starts, out):
-    """How many batches ahead each row is used next, or 0.
-
-    See `kernels.tiers.cache.batches_ahead`.
-    """
-    out[:] = 0
-    # from the last batch on, so that the first one that has a row is what stays
-    for b in reversed(range(starts.size - 1)):
-        out[np.isin(ids, later[starts[b] : starts[b + 1]])] = b + 1
-
-
-def expect(lines, use, now, next_use):
-    """Rows in these lines will be used by a batch; see `kernels.tiers.cache.expect`."""
-    lines = lines[lines >= 0]
-    lines = lines[(next_use[lines] <= now) | (next_use[lines] > use)]
-    next_use[lines] = use

@@ -81,3 +81,13 @@ def lookahead_victim(s, amount, use, now, state):
         return -1
     way = candidates[0]
     return -1 if known[way] and next_use[way] < use else way
+
+
+def largest_touch(line, fresh, amount, use, now, state):
+    """Stamp lines with the batch that used them; see `kernels.tiers.policies.largest_touch`."""
+    state.stamp[line] = now
+
+
+def largest_victim(s, amount, use, now, state):
+    """The row with the largest number; see `kernels.tiers.policies.largest_victim`."""
+    return _first_least(-state.tags[32 * s : 32 * s + 32], state.locks[32 * s : 32 * s + 32] == 0)
