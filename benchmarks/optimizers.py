@@ -1,70 +1,81 @@
 """Which dense optimizer learns how much, and what does it cost?
 
-A model is trained with each dense rule, alone and with Shampoo, and measured on the test data after
-a quarter, a half and all of its steps. The learning rate of each is the one of `RATES` with the
-least logloss at the end on a seed of its own; tables learn in the same way everywhere.
+A model is trained for one pass on the first four fifths of a log, and measured on the rest at
+twelfths of it. The rate of each method is the one of its grid with the least logloss at the end on
+a seed of its own; tables learn in the same way everywhere. Each run leaves a file in a folder, and
+is not run again while it is there, so that a benchmark that was ended goes on.
+
 Times are those of the fastest tenth of steps, and what the fastest step that takes roots adds,
 spread over the steps from root to root; bytes are those of the optimizer of dense parameters on
-each rank.
+each rank; messages are those of a step of rank 0 of two, beside those of the dense rule alone.
 
-    python -m benchmarks.optimizers --log criteo_kaggle_40k.tsv.gz
-    python -m benchmarks.optimizers --config data/models/tiny.toml      # whose data exist
-    python -m benchmarks.optimizers --log LOG --quick --rules adagrad   # one seed, one rate
+    python -m benchmarks.optimizers RUNS --log criteo_kaggle_40k.tsv.gz
+    python -m benchmarks.optimizers RUNS --log LOG --methods adagrad shampoo --seeds 1
+    python -m benchmarks.optimizers RUNS --log LOG --svg docs/pictures/optimizers.svg
 """
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.towers import MODEL, opened, split
-from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.launch import prepare_threads
+from neocpu.parallel.transport.sent import sum_traffic
+from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import evaluate
 from neocpu.train.step.schedule import BatchSchedule
 from neocpu.train.step.world import World
 
-SEEDS = (1, 2, 3)
 TUNED_BY = 101
-RATES = {
-    "adagrad": (0.005, 0.01, 0.02, 0.05),
-    "adam": (0.0003, 0.001, 0.003),
-    "momentum_sgd": (0.01, 0.03, 0.1),
-}
+MARKS = 12
+COUNTED = 4  # steps of two ranks whose messages are counted
 
 
 class Method(NamedTuple):
-    """A dense rule, and steps from root to root with Shampoo (0: without) in blocks of `dim`."""
+    """A dense optimizer: its keys, the key of its rate, and the rates that are tried."""
 
-    rule: str
-    every: int = 0
-    dim: int = 0
+    sets: tuple[str, ...]
+    rates: tuple[float, ...]
+    rate: str = "optimizer.dense.learning_rate"
 
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """Its keys."""
-        rule = f"optimizer.dense.name={self.rule}"
-        if not self.every:
-            return (rule,)
-        shampoo = f"every={self.every}", f"max_preconditioner_dim={self.dim}"
-        return (rule, *(f"optimizer.shampoo.{key}" for key in shampoo))
 
-    def __str__(self) -> str:
-        shampoo = f", Shampoo every {self.every} in blocks of {self.dim}"
-        return self.rule + shampoo * bool(self.every)
+METHODS = {
+    "sgd": Method(("optimizer.dense.name=sgd",), (0.03, 0.1, 0.3, 1.0)),
+    "adagrad": Method(("optimizer.dense.name=adagrad",), (0.005, 0.01, 0.02, 0.04)),
+    "adam": Method(("optimizer.dense.name=adam",), (0.0003, 0.001, 0.003, 0.01)),
+    "lamb": Method(
+        ("optimizer.dense.name=adam", "optimizer.trust_ratio=true"), (0.003, 0.01, 0.03, 0.1)
+    ),
+    "shampoo": Method(
+        ("optimizer.dense.name=adagrad", "optimizer.shampoo.every=50"), (0.0025, 0.005, 0.01, 0.02)
+    ),
+    "muon": Method(
+        ("optimizer.dense={ name='adam', learning_rate=0.001 }", "optimizer.muon.steps=5"),
+        (1.0, 3.0, 10.0, 30.0),
+        "optimizer.muon.rate",
+    ),
+}
 
 
 class Result(NamedTuple):
-    """Loglosses after a quarter, a half, and all steps; AUC; milliseconds of a step, and of its
-    share of the roots; bytes.
+    """A run.
+
+    marks : steps taken at each measurement, and losses then. auc : at the end. step, roots :
+    milliseconds of a step, and of its share of the roots. bytes : of the optimizer.
     """
 
-    losses: tuple[float, float, float]
+    marks: list[int]
+    losses: list[float]
     auc: float
     step: float
     roots: float
@@ -76,7 +87,7 @@ def train(config: Config, folder: Path) -> Result:
     splits, world = opened(config, folder)
     training = config.training
     schedule = BatchSchedule(splits.loader("train"), training.epochs, training.steps)
-    marks = {schedule.total_steps // 4, schedule.total_steps // 2, schedule.total_steps}
+    marks = [round(k * schedule.total_steps / MARKS) for k in range(1, MARKS + 1)]
     losses = []
     seconds = []
     auc = 0.0
@@ -88,12 +99,15 @@ def train(config: Config, folder: Path) -> Result:
             measured = evaluate(world, splits.loader("test").batches(0, 0)).to_dict()
             losses.append(float(measured["logloss"]))
             auc = float(measured["auc"])
-    quarter, half, whole = losses
+    usual, roots = step_times(seconds, config.optimizer.shampoo.every)
+    return Result(marks, losses, auc, usual, roots, _bytes(world))
+
+
+def step_times(seconds: Sequence[float], every: int) -> tuple[float, float]:
+    """Milliseconds of a step, and of its share of the roots that every so many steps take."""
     usual = 1e3 * sorted(seconds)[len(seconds) // 10]
-    every = config.optimizer.shampoo.every
     rooted = seconds[every - 1 :: every] if every else []
-    roots = max(1e3 * min(rooted) - usual, 0.0) / every if rooted else 0.0
-    return Result((quarter, half, whole), auc, usual, roots, _bytes(world))
+    return usual, max(1e3 * min(rooted) - usual, 0.0) / every if rooted else 0.0
 
 
 def _bytes(world: World) -> int:
@@ -102,63 +116,125 @@ def _bytes(world: World) -> int:
     return sum(array.nbytes for array in (*world.dense.state.values(), *fields))
 
 
-def measure(
-    path: Path, sets: list[str], methods: list[Method], quick: bool
-) -> dict[tuple[Method, float], list[Result]]:
-    """Results of each method at its best rate, one for each seed."""
-    results = {}
-    for method in methods:
-        rates = RATES[method.rule][1:2] if quick else RATES[method.rule]
+class Bench:
+    """Runs of methods on one log, and their files.
 
-        def run(rate: float, seed: int, method: Method = method) -> Result:
-            rated = (f"optimizer.dense.learning_rate={rate}", f"training.seed={seed}")
-            config = configs.load(path, [*sets, *method.sets, *rated])
-            with tempfile.TemporaryDirectory() as name:
-                return train(config, Path(name))
+    runs : the folder of files. config : path of the model. sets : keys of all runs.
+    """
 
-        tuned = {rate: run(rate, TUNED_BY).losses[-1] for rate in rates} if len(rates) > 1 else {}
-        best = min(rates, key=lambda rate: tuned.get(rate, 0.0))
-        print(f"{method}: {tuned}", file=sys.stderr, flush=True)
-        results[method, best] = [run(best, seed) for seed in SEEDS[: 1 if quick else None]]
-    return results
+    def __init__(self, runs: Path, config: Path, sets: Sequence[str]) -> None:
+        self._runs = runs
+        self._config = config
+        self._sets = tuple(sets)
+
+    def result(self, name: str, rate: float, seed: int) -> Result:
+        """A run, from its file if it has one."""
+
+        def run() -> Result:
+            with tempfile.TemporaryDirectory() as folder:
+                return train(self.config(name, rate, seed), Path(folder))
+
+        return Result(*self._kept(f"{name}-{rate:g}-{seed}", run))
+
+    def config(self, name: str, rate: float, seed: int) -> Config:
+        """The config of a run."""
+        method = METHODS[name]
+        rated = (f"{method.rate}={rate}", f"training.seed={seed}")
+        return configs.load(self._config, [*self._sets, *method.sets, *rated])
+
+    def best(self, name: str) -> float:
+        """The rate of the grid with the least loss."""
+        rates = METHODS[name].rates
+        return min(rates, key=lambda rate: self.result(name, rate, TUNED_BY).losses[-1])
+
+    def messages(self, name: str) -> tuple[float, float]:
+        """(messages, bytes) that a rank of two sends in a step."""
+
+        def run() -> tuple[float, float]:
+            with tempfile.TemporaryDirectory() as folder:
+                config = self.config(name, METHODS[name].rates[0], TUNED_BY)
+                sent = run_threads(2, partial(_sent, config, Path(folder)))
+            return sent[0]
+
+        messages, size = self._kept(f"{name}-messages", run)
+        return messages, size
+
+    def _kept(self, name: str, run: Callable[[], Sequence[object]]) -> list:
+        path = self._runs / f"{name}.json"
+        if not path.exists():
+            print(name, file=sys.stderr, flush=True)
+            text = json.dumps(run())
+            path.write_text(text)
+        return json.loads(path.read_text())
 
 
-def text(results: dict[tuple[Method, float], list[Result]]) -> str:
+def _sent(config: Config, folder: Path, comm: Comm) -> tuple[float, float]:
+    """Messages and bytes of a rank in a step."""
+    splits, world = opened(config, folder / str(comm.rank), comm)
+    steps = BatchSchedule(splits.loader("train"), 1, COUNTED).batches(0)
+    before = _totals(comm)
+    for step, batch in enumerate(steps, 1):
+        world.step(batch, step)
+    after = _totals(comm)
+    messages, size = ((b - a) / COUNTED for a, b in zip(before, after))
+    return messages, size
+
+
+def _totals(comm: Comm) -> tuple[int, int]:
+    """Messages and bytes that this rank sent to others."""
+    verbs = sum_traffic([comm.sent.state()]).values()
+    others = [verb[link] for verb in verbs for link in ("same_node", "other_node")]
+    return sum(each["messages"] for each in others), sum(each["bytes"] for each in others)
+
+
+def table(bench: Bench, names: Sequence[str], seeds: Sequence[int]) -> Iterator[str]:
     """A table of Markdown."""
-    titles = "rate | logloss after 1/4 | 1/2 | all | AUC | ms/step | roots | KB of state"
-    lines = [f"| dense rule | {titles} |", "|---" * 9 + "|"]
-    for (method, rate), runs in results.items():
-        losses = [statistics.mean(values) for values in zip(*(run.losses for run in runs))]
-        last = [run.losses[-1] for run in runs]
-        cells = [f"{losses[0]:.4f}", f"{losses[1]:.4f}"]
-        cells.append(f"{losses[2]:.4f} ({min(last):.4f} to {max(last):.4f})")
-        cells.append(f"{statistics.mean(run.auc for run in runs):.4f}")
+    titles = (
+        "rate | logloss after 1/4 | 1/2 | all | AUC | ms/step | roots | KB | messages | KB sent"
+    )
+    yield f"| dense half | {titles} |"
+    yield "|---" * 11 + "|"
+    for name in names:
+        rate = bench.best(name)
+        runs = [bench.result(name, rate, seed) for seed in seeds]
+        cells = [f"{rate:g}"]
+        cells += [
+            spread([run.losses[at] for run in runs]) for at in (MARKS // 4 - 1, MARKS // 2 - 1)
+        ]
+        cells += [spread([run.losses[-1] for run in runs]), spread([run.auc for run in runs])]
         # others of the machine only slow steps down
-        cells.append(f"{min(run.step for run in runs):.2f}")
-        cells.append(f"{min(run.roots for run in runs):.2f}")
+        cells += [f"{min(run.step for run in runs):.1f}", f"{min(run.roots for run in runs):.1f}"]
         cells.append(f"{runs[0].bytes / 1e3:,.0f}")
-        lines.append(f"| {method} | {rate} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        messages, size = bench.messages(name)
+        cells += [f"{messages:.0f}", f"{size / 1e3:,.0f}"]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean, and deviation of samples."""
+    mean = f"{statistics.mean(values):.4f}"
+    return mean + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
 
 
 def main() -> None:
-    """Train with all optimizers, and print their table."""
+    """Run what has no file yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", type=Path, help="folder of the files that runs leave")
     parser.add_argument("--log", type=Path, help="a Criteo log, .tsv.gz, for the config's data")
     parser.add_argument("--config", type=Path, default=MODEL, help="of the model")
-    parser.add_argument("--rules", nargs="+", choices=tuple(RATES), default=[*RATES])
-    parser.add_argument("--every", nargs="+", type=int, default=[50], help="steps, root to root")
-    parser.add_argument("--dims", nargs="+", type=int, default=[128, 1024], help="of blocks")
-    parser.add_argument("--quick", action="store_true", help="one seed, one rate")
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=[*METHODS])
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--set", action="append", default=[], help="further keys")
+    parser.add_argument("--svg", type=Path, help="a picture of losses against steps and seconds")
     options = parser.parse_args()
     prepare_threads(SingleComm())
+    options.runs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         data = split(options.log, Path(name)) if options.log else []
-        sets = [*data, *options.set]
-        shampoos = [(every, dim) for dim in options.dims for every in options.every]
-        methods = [Method(rule, *keys) for rule in options.rules for keys in ((), *shampoos)]
-        print(text(measure(options.config, sets, methods, options.quick)))
+        sets = [*data, "training.batch_size=128", *options.set]
+        bench = Bench(options.runs, options.config, sets)
+        seeds = range(1, options.seeds + 1)
+        print("\n".join(table(bench, options.methods, seeds)))
 
 
 if __name__ == "__main__":

@@ -120,7 +120,8 @@ class NeocpuDlrm:
     """The training step of `neocpu train` on synthetic batches.
 
     comm: this rank's communicator (default: a single rank). memory: the MemoryPlan of the tables
-    (default: all rows in memory). pipeline: what overlaps.
+    (default: all rows in memory). pipeline: what overlaps. optimizer: makes the optimizer of the
+    dense half of (comm, Dlrm) (default: SGD).
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class NeocpuDlrm:
         leaves: int = 16,
         memory: Any = None,
         pipeline: str = "full",
+        optimizer: Any = None,
     ) -> None:
         wait_as_in_training()
         from neocpu.parallel.embeddings.sharded import ShardedEmbedding
@@ -158,8 +160,10 @@ class NeocpuDlrm:
             sharding_plan, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
         )
         self.tables = tables = ShardedEmbedding(env)
-        dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
+        sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.1)
+        dense = optimizer(comm, dlrm) if optimizer else DenseOptimizer(sgd, dlrm.flat)
         options = StepOptions(pipeline, TrainingConfig.bucket_bytes)
+        self.dense = dense
         step = TrainStep(dlrm, tables, dense, options)
         prepared = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
         early = ahead(0 if memory is None else memory.prefetch, 0)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.plan.towers.towers import DISTANCES, partition, similarity
 from neocpu.train.before.datasets import Splits, open_splits
@@ -81,9 +81,11 @@ def settings(base: list[str], seed: int, groups: Groups | None, module: tuple[in
     return configs.load(MODEL, sets)
 
 
-def opened(config: Config, folder: Path) -> tuple[Splits, World]:
-    """The data of a run on one rank, and what trains on them, its kernels compiled."""
-    comm = SingleComm()
+def opened(config: Config, folder: Path, ranks: Comm | None = None) -> tuple[Splits, World]:
+    """The data of a run, on one rank unless others are given, and what trains on them, its kernels
+    compiled.
+    """
+    comm = ranks or SingleComm()
     splits = open_splits(config, comm, folder, silent)
     plan = make_plan(config, comm, splits.pooling_factors())
     warm_up(config, plan, comm)

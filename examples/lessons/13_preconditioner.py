@@ -10,10 +10,9 @@ together. Shampoo keeps what gradients had in common, and steps along the valley
 from lesson import COLORS, np, plt, show
 
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer, DenseRule
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.shampoo import ShampooKeys
-from neocpu.train.step.directions import DenseRule
 from neocpu.train.step.shampoo import Shampoo
 
 # %%

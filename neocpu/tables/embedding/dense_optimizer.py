@@ -6,6 +6,7 @@ rule a moving average of the parameters may be kept, which is what is then evalu
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +15,16 @@ from neocpu.tables.specs.optimizer_groups import ParameterRun
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 AVERAGE = "ema"  # among the states, and so in checkpoints
+
+
+@dataclass(frozen=True)
+class DenseRule:
+    """A rule of numbers and what it trains: the arguments of `DenseOptimizer`."""
+
+    optimizer: SparseOptimizer
+    parameters: Floats
+    runs: Sequence[ParameterRun] = ()
+    ema: float = 0.0
 
 
 class DenseOptimizer:
@@ -135,3 +146,35 @@ class DenseOptimizer:
             yield
         finally:
             self.parameters[...] = trained
+
+
+class UnitSteps(DenseOptimizer):
+    """A dense optimizer that looks at the step of a rule before it takes one."""
+
+    def __init__(self, rule: DenseRule) -> None:
+        super().__init__(rule.optimizer, rule.parameters, rule.runs, rule.ema)
+        self._gradient = np.empty(self.parameters.size, np.float32)
+        self._step = np.empty(self.parameters.size, np.float32)
+
+    def _decay_gradient(self, step: int, first: int, end: int) -> None:
+        """Add weight decay of mode l2 to the gradient."""
+        for run in self._runs_in(first, end):
+            if l2 := run.optimizer.hyper(step).l2:
+                span = slice(run.first, run.end)
+                self._gradient[span] += l2 * self.parameters[span]
+
+    def _unit_step(self, step: int, first: int, end: int) -> None:
+        """What the rule would take off the parameters at a rate of 1; its states go on."""
+        from neocpu.kernels.rows.update import elementwise
+
+        rule = self.optimizer.rule
+        for run in self._runs_in(first, end):
+            span = slice(run.first, run.end)
+            out = self._step[span]
+            out[...] = 0
+            scratch = self._scratch[span]
+            scratch[...] = self._gradient[span]
+            states = rule.element_record(*(self.state[name][span] for name in rule.element_state))
+            plain = run.optimizer.hyper(step)._replace(lr=np.float32(1), l2=np.float32(0))
+            elementwise(rule)(out, states, scratch, plain)
+            np.negative(out, out=out)

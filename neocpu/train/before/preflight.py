@@ -229,7 +229,7 @@ def dense_bytes(config: Config, dense_features: int) -> int:
     optimizer = config.optimizer
     # the average is one more array of the same size
     arrays = 1 + optimizer.dense.state_floats[0] + bool(config.eval.ema)
-    if optimizer.in_blocks:
+    if optimizer.in_blocks or optimizer.trust_ratio:
         # gradient and step, and a momentum
         arrays += 2 + bool(optimizer.muon.steps or optimizer.shampoo.momentum)
     factors = factor_bytes(dict(layout.tensors()), optimizer.shampoo)

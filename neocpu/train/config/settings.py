@@ -41,7 +41,8 @@ class OptimizerConfig:
     scaling : how rates follow from those of a smaller batch. clip_norm : the gradient of all dense
     parameters together is scaled down to this norm where it is longer (0: not); rows of tables have
     rules that clip them (docs/large-batches.md). shampoo : of the dense rule's steps in other
-    directions. muon : of matrices.
+    directions. muon : of matrices. trust_ratio : a step of the dense rule is, for each matrix and
+    vector, as long as its parameters times the rate: LAMB of adam.
     """
 
     sparse: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(learning_rate=0.04))
@@ -51,6 +52,7 @@ class OptimizerConfig:
     clip_norm: float = 0.0
     shampoo: ShampooKeys = field(default_factory=ShampooKeys)
     muon: MuonKeys = field(default_factory=MuonKeys)
+    trust_ratio: bool = False
 
     def faults(self, towers: bool) -> Iterator[tuple[str, str]]:
         """(key, what is wrong with it) of the tables in this section; towers : do they run on their
@@ -60,6 +62,9 @@ class OptimizerConfig:
             yield f"scaling.{key}", why
         for key, why in self.shampoo.faults(towers):
             yield f"shampoo.{key}", why
+        if self.trust_ratio and self.in_blocks:
+            why = "optimizer.shampoo and optimizer.muon say how long steps are; leave one out"
+            yield "trust_ratio", why
         for key, why in self.muon.faults(towers, bool(self.shampoo.every)):
             yield f"muon.{key}", why
 
@@ -90,6 +95,8 @@ class OptimizerConfig:
             header["shampoo"] = self.shampoo.header()
         if self.muon.steps:
             header["muon"] = self.muon.header()
+        if self.trust_ratio:
+            header["trust_ratio"] = True
         return header
 
 

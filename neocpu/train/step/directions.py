@@ -7,16 +7,15 @@ A block is one rank's from its gradient to its direction, so the number of ranks
 `shampoo.py` and `muon.py` say what a direction is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from neocpu.core.types import Floats
+from neocpu.kernels.compile.threads import one_thread
 from neocpu.parallel.transport.comm import Comm
-from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
-from neocpu.tables.specs.optimizer_groups import ParameterRun
-from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.embedding.dense_optimizer import DenseRule, UnitSteps
 from neocpu.tables.specs.parameter_blocks import ParameterBlock, owners
 
 SMALL = 128  # rows and columns of blocks whose products one thread makes
@@ -43,17 +42,7 @@ class SharedBlocks:
         return tuple(block for block, owner in zip(self.blocks, self.owner) if owner == rank)
 
 
-@dataclass(frozen=True)
-class DenseRule:
-    """A rule of numbers and what it trains: the arguments of `DenseOptimizer`."""
-
-    optimizer: SparseOptimizer
-    parameters: Floats
-    runs: Sequence[ParameterRun] = ()
-    ema: float = 0.0
-
-
-class Directions(DenseOptimizer):
+class Directions(UnitSteps):
     """A dense optimizer whose ranks share the work on blocks of parameters.
 
     comm : of all ranks. ranks_per_group : those that share the blocks among them (0: all ranks).
@@ -67,12 +56,10 @@ class Directions(DenseOptimizer):
         blocks: Sequence[ParameterBlock],
         rule: DenseRule,
     ) -> None:
-        super().__init__(rule.optimizer, rule.parameters, rule.runs, rule.ema)
+        super().__init__(rule)
         self._comm = _group(comm, ranks_per_group)
         self._blocks = tuple(blocks)
         self._shared: dict[tuple[int, int], SharedBlocks] = {}
-        self._gradient = np.empty(self.parameters.size, np.float32)
-        self._step = np.empty(self.parameters.size, np.float32)
 
     def _shared_blocks(self, first: int, end: int) -> SharedBlocks:
         """The blocks of parameters [first, end)."""
@@ -80,13 +67,6 @@ class Directions(DenseOptimizer):
             inside = [block for block in self._blocks if first <= block.first < end]
             self._shared[first, end] = SharedBlocks.of(inside, self._comm.size)
         return self._shared[first, end]
-
-    def _decay_gradient(self, step: int, first: int, end: int) -> None:
-        """Add weight decay of mode l2 to the gradient."""
-        for run in self._runs_in(first, end):
-            if l2 := run.optimizer.hyper(step).l2:
-                span = slice(run.first, run.end)
-                self._gradient[span] += l2 * self.parameters[span]
 
     def _exchange(
         self, shared: SharedBlocks, arrays: Sequence[Sequence[Floats]], what: str
@@ -118,6 +98,14 @@ def _group(comm: Comm, ranks_per_group: int) -> Comm:
         comm = comm.kept(name, lambda: comm.split(comm.rank // size, comm.rank))
     # beside the exchanges of batches that are under way
     return comm.queue("directions") if comm.size > 1 else comm
+
+
+def threaded(blocks: Sequence[ParameterBlock]) -> Iterator[ParameterBlock]:
+    """The blocks, small ones first; meanwhile kernels use as many threads as suit each."""
+    for small in (True, False):
+        # once for all: for each block it would take a tenth of the time of its products
+        with one_thread(small):
+            yield from (block for block in blocks if (max(block.size) <= SMALL) == small)
 
 
 def view_of(flat: Floats, block: ParameterBlock) -> Floats:

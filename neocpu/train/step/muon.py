@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from neocpu.core.types import Floats
-from neocpu.kernels.compile.threads import one_thread
 from neocpu.kernels.dense.muon import orthogonalize
 from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.embedding.dense_optimizer import DenseRule
 from neocpu.tables.specs.muon import RMS, MuonKeys, matrices_of
 from neocpu.tables.specs.parameter_blocks import ParameterBlock
-from neocpu.train.step.directions import SMALL, DenseRule, Directions, part_of, view_of
+from neocpu.train.step.directions import Directions, part_of, threaded, view_of
 
 MOMENTUM = "muon_momentum"  # among the states
 
@@ -50,10 +50,9 @@ class Muon(Directions):
             self._decay_gradient(step, first, end)
             for block in blocks:
                 self._follow_gradient(_span(block))
-            for block in shared.of_rank(self._comm.rank):
+            for block in threaded(shared.of_rank(self._comm.rank)):
                 out = np.empty(block.size, np.float32)
-                with one_thread(max(block.size) <= SMALL):
-                    orthogonalize(part_of(self._step, block), self._keys.steps, out)
+                orthogonalize(part_of(self._step, block), self._keys.steps, out)
                 view_of(self._step, block)[...] = out
             if self._comm.size > 1:
                 arrays = [[view_of(self._step, block)] for block in shared.blocks]

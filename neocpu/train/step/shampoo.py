@@ -14,16 +14,15 @@ import numpy as np
 
 from neocpu.core.errors import TrainingError, listed
 from neocpu.core.types import Floats
-from neocpu.kernels.compile.threads import one_thread
 from neocpu.kernels.dense import shampoo
 from neocpu.parallel.transport.comm import Comm
+from neocpu.tables.embedding.dense_optimizer import DenseRule
 from neocpu.tables.specs.shampoo import ShampooKeys, blocks_of
 from neocpu.train.step.directions import (
-    SMALL,
-    DenseRule,
     Directions,
     SharedBlocks,
     part_of,
+    threaded,
     view_of,
 )
 from neocpu.train.step.shampoo_roots import NOT_FINITE, ROOT, SIDES, TAKEN, BlockRoots
@@ -62,14 +61,13 @@ class Shampoo(Directions):
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
             self._decay_gradient(step, first, end)
             own = shared.of_rank(self._comm.rank)
-            for block in own:
-                self._roots.accumulate(block, part_of(self._gradient, block))
+            self._roots.accumulate(own, self._gradient)
             self._roots.renew(own, step)
             if step < self._keys.first and not self._keys.momentum:
                 # the rule itself, to the bit
                 super().step(gradient, step, span)
                 return
-            self._rule_step(step, first, end)
+            self._unit_step(step, first, end)
             if step >= self._keys.first:
                 self._precondition(shared, step)
             self._apply(step, first, end)
@@ -88,32 +86,14 @@ class Shampoo(Directions):
         """Roots that were not found since the run began, or was resumed."""
         return {"roots_kept": self.roots_kept}
 
-    def _rule_step(self, step: int, first: int, end: int) -> None:
-        """What the rule would take off the parameters at a rate of 1; its states go on."""
-        from neocpu.kernels.rows.update import elementwise
-
-        rule = self.optimizer.rule
-        for run in self._runs_in(first, end):
-            span = slice(run.first, run.end)
-            out = self._step[span]
-            out[...] = 0
-            scratch = self._scratch[span]
-            scratch[...] = self._gradient[span]
-            states = rule.element_record(*(self.state[name][span] for name in rule.element_state))
-            plain = run.optimizer.hyper(step)._replace(lr=np.float32(1), l2=np.float32(0))
-            elementwise(rule)(out, states, scratch, plain)
-            np.negative(out, out=out)
-
     def _precondition(self, shared: SharedBlocks, step: int) -> None:
         """Turn the rule's step into the directions of all ranks' blocks."""
         name = MEANS.get(self.optimizer.rule.name)
         means = self.state[name] if name else self._gradient
-        for block in shared.of_rank(self._comm.rank):
+        for block in threaded(shared.of_rank(self._comm.rank)):
             out = np.empty(block.size, np.float32)
-            f = part_of(means, block)
-            with one_thread(max(block.size) <= SMALL):
-                roots = self._roots.of(block, ROOT)
-                shampoo.direction(f, *roots, part_of(self._step, block), out)
+            grafted = part_of(self._step, block)
+            shampoo.direction(part_of(means, block), *self._roots.of(block, ROOT), grafted, out)
             view_of(self._step, block)[...] = out
         new_roots = self._roots.due(step)
         if self._comm.size > 1:

@@ -20,7 +20,7 @@ from neocpu.tables.specs.optimizers import power
 from neocpu.tables.specs.parameter_blocks import ParameterBlock
 from neocpu.tables.specs.shampoo import EIGH, ShampooKeys
 from neocpu.train.state.blocks import FACTORS
-from neocpu.train.step.directions import SMALL
+from neocpu.train.step.directions import SMALL, part_of, threaded
 
 VALUE = "value"  # fields of a factor
 ROOT = "root"
@@ -75,10 +75,11 @@ class BlockRoots:
         """Whether directions of a step are the first along new roots."""
         return step >= self._keys.first and (step - self._keys.first) % self._keys.every == 0
 
-    def accumulate(self, block: ParameterBlock, gradient: Floats) -> None:
-        """Let the factors of a block take in a gradient."""
-        with one_thread(max(block.size) <= SMALL):
-            shampoo.accumulate(gradient, self._keys.beta2, *self.of(block, VALUE))
+    def accumulate(self, blocks: Sequence[ParameterBlock], gradient: Floats) -> None:
+        """Let the factors of blocks take in the gradient of all parameters."""
+        for block in threaded(blocks):
+            factors = self.of(block, VALUE)
+            shampoo.accumulate(part_of(gradient, block), self._keys.beta2, *factors)
 
     def renew(self, blocks: Sequence[ParameterBlock], step: int) -> None:
         """What is to be done for the roots of some blocks in a step whose gradients they have."""

@@ -15,7 +15,7 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
-from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer, DenseRule
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.tables.specs.optimizer_groups import dense_runs
@@ -126,13 +126,16 @@ def dense_optimizer(config: Config, model: Dlrm, comm: Comm) -> DenseOptimizer:
     """What trains the parameters of the model."""
     rates = config.optimizer
     runs = dense_runs(model.layout.parameter_sizes(), rates.dense, rates.groups)
+    rule = DenseRule(rates.dense, model.flat, runs, config.eval.ema)
+    if rates.trust_ratio:
+        from neocpu.train.step.trust_ratio import TrustRatio
+
+        return TrustRatio(model.layout.parameter_sizes(), rule)
     if not rates.in_blocks:
         return DenseOptimizer(rates.dense, model.flat, runs, config.eval.ema)
-    from neocpu.train.step.directions import DenseRule
     from neocpu.train.step.muon import Muon
     from neocpu.train.step.shampoo import Shampoo
 
-    rule = DenseRule(rates.dense, model.flat, runs, config.eval.ema)
     shapes = dict(model.layout.tensors())
     if rates.muon.steps:
         return Muon(comm, shapes, rates.muon, rule)
