@@ -16,6 +16,7 @@ class LateMail(LoopMail):
     def __init__(self, mail: LoopMail, seed: int, most: int = 8) -> None:
         super().__init__(mail.rank, mail.size, mail.largest)
         self.pool = mail.pool
+        self.asks = mail.asks
         self._mail = mail
         self._draws = random.Random(seed * 1000 + mail.rank)
         self._most = most

@@ -85,9 +85,7 @@ class RpcAgent:
         }
         self.kinds: list[HandleKind] = []
         self._workers = Workers(threads, f"rpc worker of rank {self.rank}")
-        self._progress = Progress(
-            self._poll, self._mail.rest, self._workers, f"rpc of rank {self.rank}"
-        )
+        self._progress = Progress(self._poll, self._mail, self._workers, f"rpc of rank {self.rank}")
         self.references = References(self)
         self.kinds.append(HandleKind(RRef, 0, self.references))
         self._ending = LastRounds(self, self._peers, self._progress, self._is_idle)

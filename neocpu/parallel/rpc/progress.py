@@ -1,9 +1,10 @@
 """Which thread looks for messages? One at a time: whoever waits for an answer, otherwise a thread
 that does nothing else.
 
-So an answer is read by the thread that wants it, without a switch of threads. Whoever finds nothing
-asks again at once for `SPIN` seconds, then asks and sleeps in turn: each sleep takes a quarter of
-the time in which nothing came, so that a rank that nobody calls takes no core.
+So an answer is read by the thread that wants it, without a switch of threads. A waiter that finds
+nothing asks again at once for `SPIN` seconds, unless a worker has something to do, for which it
+would hold Python's lock up. Then it asks and sleeps in turn, as the thread always does: each sleep
+takes a quarter of the time in which nothing came, so that a rank that nobody calls takes no core.
 """
 
 import threading
@@ -11,9 +12,11 @@ import time
 from collections.abc import Callable
 
 from neocpu.parallel.rpc.workers import Workers
+from neocpu.parallel.transport.mail import Mail
 
-# Seconds of asking without a sleep, of the first sleep, and of the longest.
-SPIN = 2e-4
+# Seconds of asking without a sleep, of the first sleep, and of the longest. (The system makes of the
+# shortest sleep some 70 µs.)
+SPIN = 2e-3
 FIRST_SLEEP = 2e-5
 LAST_SLEEP = 2e-3
 # A waiter that stood in for the thread so long wakes it when it goes.
@@ -25,19 +28,19 @@ TURN = 0.02
 class Progress:
     """Who reads.
 
-    poll : reads what has come, and says whether something had. rest : sleeps so many seconds.
+    poll : reads what has come, and says whether something had. mail : that it reads.
     workers : one of them may be who waits.
     """
 
     def __init__(
         self,
         poll: Callable[[], bool],
-        rest: Callable[[float], None],
+        mail: Mail,
         workers: Workers,
         name: str,
     ) -> None:
         self._poll = poll
-        self._rest = rest
+        self._mail = mail
         self._workers = workers
         self._reading = threading.Lock()
         self._changed = threading.Condition()
@@ -96,8 +99,10 @@ class Progress:
         while not done():
             if self._read():
                 quiet = time.perf_counter()
-            else:
-                self._pause(quiet, self._rest)
+                continue
+            idle = time.perf_counter() - quiet
+            if idle > SPIN or not self._mail.asks or self._workers.busy():
+                self._mail.rest(_pause(idle))
         if time.perf_counter() - start > LONG_WAIT:
             self._wake.set()
 
@@ -111,18 +116,11 @@ class Progress:
         finally:
             self._own.reads = False
 
-    def _pause(self, since: float, rest: Callable[[float], object]) -> None:
-        idle = time.perf_counter() - since
-        if idle < SPIN:
-            time.sleep(0)  # lets other threads of this process run
-        else:
-            rest(min(max(idle / 4, FIRST_SLEEP), LAST_SLEEP))
-
     def _run(self) -> None:
         quiet = time.perf_counter()
         while not self._closed:
             if self._waiters or not self._reading.acquire(blocking=False):
-                self._pause(quiet, self._wake.wait)
+                self._wake.wait(_pause(time.perf_counter() - quiet))
                 self._wake.clear()
                 continue
             try:
@@ -135,4 +133,9 @@ class Progress:
             if moved:
                 quiet = time.perf_counter()
             else:
-                self._pause(quiet, self._rest)
+                self._mail.rest(_pause(time.perf_counter() - quiet))
+
+
+def _pause(idle: float) -> float:
+    """Seconds to sleep after so many in which nothing came."""
+    return min(max(idle / 4, FIRST_SLEEP), LAST_SLEEP)

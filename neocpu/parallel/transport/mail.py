@@ -76,8 +76,11 @@ class LoopMail:
     """The letter box of one rank, for letters to itself.
 
     rank, size : of the comm that it is of. largest : bytes of a letter's bodies, at most.
-    Attribute: pool, of the bodies of what comes.
+    Attributes: pool, of the bodies of what comes; asks, is a letter there only when one asks, so
+    that nothing wakes who rests?
     """
+
+    asks = False
 
     def __init__(self, rank: int, size: int, largest: int = LARGEST_LETTER) -> None:
         self.rank = rank
