@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from delays import LateMail
 from spmd import spmd
+from test_rpc_gradients import same, train, train_rank
 
 from neocpu.core.errors import RpcError
 from neocpu.parallel.rpc.agent import RpcAgent
@@ -224,3 +225,16 @@ def until(comm: Comm, condition: Callable[[], bool]) -> None:
             return
         comm.rest(1e-3)
     raise AssertionError("it never was")
+
+
+@spmd(3)
+def a_model_on_servers_learns_as_in_one_process(comm: Comm) -> None:
+    firsts, trained = train_rank(comm, (1, 2), seed=4)
+    (alone,), alone_trained = train(1, (0, 0), None)
+    same({name: alone[name] for name in firsts[0]}, firsts[0])
+    same({name: alone_trained[name] for name in trained}, trained)
+    assert comm.allgather_bytes(b" ".join(name.encode() for name in trained)) == [
+        b"",
+        b"t0 t1",
+        b"bottom.w bottom.b top.w top.b",
+    ]

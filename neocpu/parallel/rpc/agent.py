@@ -13,7 +13,6 @@
 What is promised, and what is not, is in `docs/rpc.md`.
 """
 
-import itertools
 import math
 import time
 from collections.abc import Callable
@@ -22,15 +21,18 @@ from typing import Self
 
 from neocpu.core.errors import NeocpuError, RpcError
 from neocpu.parallel.rpc import messages
+from neocpu.parallel.rpc.calls import OpenCalls
 from neocpu.parallel.rpc.ending import ROUND, LastRounds
-from neocpu.parallel.rpc.failures import BadMessage, CallTimeout, RemoteError
+from neocpu.parallel.rpc.failures import BadMessage
 from neocpu.parallel.rpc.functions import Functions, RpcFunction
-from neocpu.parallel.rpc.futures import CallUnderway, Future
+from neocpu.parallel.rpc.futures import Future
+from neocpu.parallel.rpc.gradients import Gradients, MessageVariables
 from neocpu.parallel.rpc.messages import MessageKind, Outgoing, RpcMessage
 from neocpu.parallel.rpc.peers import Liveness
 from neocpu.parallel.rpc.progress import Progress
 from neocpu.parallel.rpc.references import References, RRef
 from neocpu.parallel.rpc.snapshots import snapshot
+from neocpu.parallel.rpc.tape import TapeFrame, Variable, entered
 from neocpu.parallel.rpc.values import HandleKind, Value
 from neocpu.parallel.rpc.workers import Workers
 from neocpu.parallel.transport.comm import Comm
@@ -54,7 +56,8 @@ class RpcAgent:
     patience : seconds of silence after which a rank that is waited for is lost.
     mail : letter boxes of the ranks (None: new ones of the comm).
 
-    Attributes: rank, size; references, what of this rank others refer to (`references.py`).
+    Attributes: rank, size; references, what of this rank others refer to (`references.py`);
+    gradients, through calls (`gradients.py`).
     """
 
     def __init__(
@@ -73,8 +76,6 @@ class RpcAgent:
         self.timeout = timeout
         self._mail = comm.mail() if mail is None else mail
         self._peers = Liveness(comm, patience)
-        self._numbers = itertools.count(1)
-        self._under_way: dict[int, CallUnderway] = {}
         self._next_sweep = 0.0
         self._closed = False
         # names of the package's own functions: (source, *values) -> what the answer says
@@ -83,11 +84,15 @@ class RpcAgent:
             ".pong": lambda source: None,
             ".bye": self._bye,
         }
-        self.kinds: list[HandleKind] = []
         self._workers = Workers(threads, f"rpc worker of rank {self.rank}")
         self._progress = Progress(self._poll, self._mail, self._workers, f"rpc of rank {self.rank}")
+        self._calls = OpenCalls(self._progress, self._peers)
         self.references = References(self)
-        self.kinds.append(HandleKind(RRef, 0, self.references))
+        self.gradients = Gradients(self)
+        self._kinds = [
+            HandleKind(RRef, 0, self.references),
+            HandleKind(Variable, 1, MessageVariables(self.gradients)),
+        ]
         self._ending = LastRounds(self, self._peers, self._progress, self._is_idle)
         self._progress.start()
 
@@ -108,30 +113,33 @@ class RpcAgent:
         """`rpc_sync` that does not wait: its future. Arrays among `args` belong to the call until
         the future is done: change none of them before.
         """
-        return self.call(to, name, (None, *args), timeout)
+        header, variables = self.gradients.calling(to)
+        return self.call(to, name, (header, *args), timeout, variables)
 
     def remote(self, to: int, name: str, *args: Value, timeout: float | None = None) -> RRef:
         """A reference to the value of a function of rank `to`, where it stays. Does not wait."""
         return self.references.create(to, name, args, timeout)
 
     def call(
-        self, to: int, name: str, values: tuple[Value, ...], timeout: float | None = None
+        self,
+        to: int,
+        name: str,
+        values: tuple[Value, ...],
+        timeout: float | None = None,
+        variables: MessageVariables | None = None,
     ) -> Future:
         """Send a call whose values are complete, for this package's own use."""
         self._check_rank(to)
         seconds = self.timeout if timeout is None else timeout
-        future = CallUnderway(self._progress, to, name, seconds)
-        number = next(self._numbers)
-        if self._peers.lost(to):
-            future.fail(self._peers.error(to))
-            return future
-        self._under_way[number] = future
+        number, call = self._calls.begin(to, name, seconds)
+        if call.done():
+            return call
         try:
-            self._send(to, Outgoing(MessageKind.CALL, name, number), values)
+            self._send(to, Outgoing(MessageKind.CALL, name, number), values, variables)
         except BaseException:
-            del self._under_way[number]
+            self._calls.give_up(number)
             raise
-        return future
+        return call
 
     def note(self, to: int, name: str, *values: Value) -> None:
         """Send what needs no answer, for this package's own use; nothing to a rank that is lost."""
@@ -154,8 +162,17 @@ class RpcAgent:
         if not 0 <= to < self.size:
             raise RpcError(f"rank {to} does not exist; there are ranks 0 to {self.size - 1}")
 
-    def _send(self, to: int, message: Outgoing, values: tuple[Value, ...]) -> None:
-        head, bodies = messages.compose(to, message, values, self.kinds, self._mail.largest)
+    def _send(
+        self,
+        to: int,
+        message: Outgoing,
+        values: tuple[Value, ...],
+        variables: MessageVariables | None = None,
+    ) -> None:
+        kinds = self._kinds
+        if variables is not None:
+            kinds = [kinds[0], kinds[1]._replace(handles=variables)]
+        head, bodies = messages.compose(to, message, values, kinds, self._mail.largest)
         if message.name not in UNCOUNTED:
             # before it leaves, or it would be read before
             self._ending.count_sent()
@@ -188,7 +205,7 @@ class RpcAgent:
             return
         self._peers.heard(source)
         try:
-            message = messages.read(letter, self.kinds)
+            message = messages.read(letter, self._kinds)
         except BadMessage as problem:
             self._lose(source, f"sent a message that cannot be read: {problem}")
             return
@@ -197,7 +214,7 @@ class RpcAgent:
         if message.kind in (MessageKind.CALL, MessageKind.NOTE):
             self._take_call(message)
         else:
-            self._take_outcome(message)
+            self._calls.take(message)
 
     def _take_call(self, message: RpcMessage) -> None:
         try:
@@ -218,13 +235,15 @@ class RpcAgent:
         self, function: RpcFunction, message: RpcMessage, values: list[Value]
     ) -> Callable[[], None]:
         """Runs a function and answers; raises nothing."""
+        frame = self.gradients.called(values[0] if values else None)
 
         def task() -> None:
             try:
-                result = [function.function(*values[1:])]
+                with entered(frame):
+                    result = [function.function(*values[1:])]
                 # what nobody else holds need not be copied before it is sent
                 values.clear()
-                self.answer(message, snapshot(result, self._mail.pool)[0])
+                self._answer(message, snapshot(result, self._mail.pool)[0], frame)
             except Exception as error:
                 self._fail(message, error)
 
@@ -235,24 +254,26 @@ class RpcAgent:
         if function is None:
             raise RpcError(f"there is no function {message.name!r}")
         try:
-            self.answer(message, function(message.source, *values))
+            self._answer(message, function(message.source, *values))
         except (TypeError, ValueError, KeyError) as error:
             raise BadMessage(f"{message.name!r} with {len(values)} values: {error}") from error
 
-    def answer(self, message: RpcMessage, result: object) -> None:
+    def _answer(self, message: RpcMessage, result: object, frame: TapeFrame | None = None) -> None:
         """Answer a call, now or when the future that it gave is over."""
         if message.kind is MessageKind.NOTE:
             return
         if isinstance(result, Future):
-            result.then(lambda future: self._answer_later(message, future))
+            result.then(lambda future: self._answer_later(message, future, frame))
             return
-        self._send(message.source, Outgoing(MessageKind.ANSWER, "", message.call), (None, result))
+        outgoing = Outgoing(MessageKind.ANSWER, "", message.call)
+        self._send(message.source, outgoing, (None, result), self.gradients.answering(frame))
 
-    def _answer_later(self, message: RpcMessage, future: Future) -> None:
+    def _answer_later(self, message: RpcMessage, future: Future, frame: TapeFrame | None) -> None:
         error = future.error()
         if error is None:
             try:
-                self.answer(message, future.wait())
+                # the future holds its value too, so arrays are copied
+                self._answer(message, snapshot([future.wait()], self._mail.pool)[0], frame)
             except RpcError as problem:
                 self._fail(message, problem)
         else:
@@ -271,48 +292,16 @@ class RpcAgent:
             values = (kind, text[:10000])
             self._send(message.source, Outgoing(MessageKind.FAILURE, "", message.call), values)
 
-    def _take_outcome(self, message: RpcMessage) -> None:
-        future = self._under_way.get(message.call)
-        # a rank answers its own calls only, and a call that took too long was given up
-        if future is not None and future.to != message.source:
-            return
-        try:
-            values = message.values()
-            if len(values) != 2:
-                raise BadMessage(f"an answer with {len(values)} values")
-        except BadMessage as problem:
-            values = ["BadMessage", f"its answer cannot be read: {problem}"]
-            message = message._replace(kind=MessageKind.FAILURE)
-        if self._under_way.pop(message.call, None) is None or future is None:
-            return
-        if message.kind is MessageKind.ANSWER:
-            future.finish(values[1])
-            return
-        error = RemoteError(f"{self._peers.name(future.to)}: {future.name!r} failed: {values[1]}")
-        error.rank = future.to
-        error.function = future.name
-        error.kind = str(values[0])
-        future.fail(error)
-
     # ---- who is there ----
 
     def _sweep(self, now: float) -> None:
         """End calls that took too long, or whose rank is lost."""
-        calls = list(self._under_way.items())
-        for rank in {future.to for _, future in calls} - {self.rank}:
+        for rank in self._calls.ranks() - {self.rank}:
             if self._peers.check(rank):
                 self.note(rank, ".ping")
             if self._peers.lost(rank):
                 self._end_calls(rank)
-        for number, future in calls:
-            if now > future.deadline and self._under_way.pop(number, None) is not None:
-                error = CallTimeout(
-                    f"{self._peers.name(future.to)} has not answered {future.name!r} within "
-                    f"{future.seconds:g} s; it is there, so give the call more time (timeout=) or "
-                    "the rank more threads"
-                )
-                error.rank = future.to
-                future.fail(error)
+        self._calls.expire(now)
 
     def _lose(self, rank: int, reason: str) -> None:
         self._peers.lose(rank, reason)
@@ -320,11 +309,7 @@ class RpcAgent:
 
     def _end_calls(self, rank: int) -> None:
         """End the calls of a rank that is lost, and what it held."""
-        for number, future in list(self._under_way.items()):
-            if future.to == rank and self._under_way.pop(number, None) is not None:
-                seconds = time.monotonic() - future.began
-                awaited = f"{future.name!r}, called {seconds:.1f} s before,"
-                future.fail(self._peers.error(rank, awaited))
+        self._calls.end(rank)
         self.references.forget(rank)
 
     def _ping(self, source: int) -> None:
@@ -350,7 +335,7 @@ class RpcAgent:
         self._close()
 
     def _is_idle(self) -> bool:
-        return not self._under_way and not self._workers.busy() and self.references.settled()
+        return not self._calls and not self._workers.busy() and self.references.settled()
 
     def close(self, reason: str = "it closed its agent") -> None:
         """Leave at once. Calls of others that wait for this rank end with PeerLost and the reason;

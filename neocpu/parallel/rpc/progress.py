@@ -14,8 +14,8 @@ from collections.abc import Callable
 from neocpu.parallel.rpc.workers import Workers
 from neocpu.parallel.transport.mail import Mail
 
-# Seconds of asking without a sleep, of the first sleep, and of the longest. (The system makes of the
-# shortest sleep some 70 µs.)
+# Seconds of asking without a sleep, of the first sleep, and of the longest. (The system makes some
+# 70 µs of the shortest.)
 SPIN = 2e-3
 FIRST_SLEEP = 2e-5
 LAST_SLEEP = 2e-3

@@ -1,0 +1,311 @@
+"""Are gradients that went through calls those of one process, to the last bit, and do passes mix?
+
+A DLRM as parameter servers have it: a trainer, a rank with tables, a rank with MLPs.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from delays import LateMail
+
+from neocpu.core.errors import RpcError
+from neocpu.parallel.rpc import operations as op
+from neocpu.parallel.rpc.agent import RpcAgent
+from neocpu.parallel.rpc.failures import RemoteError
+from neocpu.parallel.rpc.functions import Functions
+from neocpu.parallel.rpc.gradients import GradientContext, PassId
+from neocpu.parallel.rpc.optimizer import DistributedOptimizer, Parameters
+from neocpu.parallel.rpc.tape import Variable
+from neocpu.parallel.sharding.plan import Shard
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
+from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.tables.specs.specs import TableSpec
+
+DIM = 8
+ROWS = (40, 25)
+RULE = SparseOptimizer(name="exact_sgd", learning_rate=0.1)
+SHAPES = {"bottom.w": (DIM, 13), "bottom.b": (DIM,), "top.w": (1, DIM + 3), "top.b": (1,)}
+
+
+def drawn(name: str, shape: tuple[int, ...]) -> Any:
+    seed = sum(name.encode())
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+class Batch:
+    """Samples of one step of one trainer."""
+
+    def __init__(self, seed: int, samples: int = 6) -> None:
+        draws = np.random.default_rng(seed)
+        self.dense = draws.normal(size=(samples, 13)).astype(np.float32)
+        self.labels = draws.integers(0, 2, samples).astype(np.float32)
+        lengths = draws.integers(0, 4, (len(ROWS), samples))
+        self.offsets = [np.append(0, np.cumsum(of)) for of in lengths]
+        self.rows = [draws.integers(0, n, o[-1]) for n, o in zip(ROWS, self.offsets)]
+
+
+class Rank:
+    """A rank with its share of the model. homes : ranks of the tables and of the MLPs."""
+
+    def __init__(self, comm: Comm, homes: tuple[int, int], seed: int | None) -> None:
+        self.homes = homes
+        functions = Functions()
+        for name in ("vectors", "features", "losses", "pass_on"):
+            functions.add(name, getattr(self, name))
+        mail = None if seed is None else LateMail(comm.mail(), seed)
+        self.agent = RpcAgent(comm, functions, mail=mail, threads=2)
+        named: dict[str, Variable] = {}
+        if comm.rank == homes[0]:
+            for number, rows in enumerate(ROWS):
+                spec = TableSpec(f"t{number}", rows, DIM, ("f",))
+                shards = [Shard(0, (0, rows), (0, DIM), 0)]
+                table = TableBatchedEmbedding([spec], shards, RULE, seed=5)
+                named[spec.name] = op.EmbeddingParameter(table)
+        if comm.rank == homes[1]:
+            named |= {name: Variable(drawn(name, shape)) for name, shape in SHAPES.items()}
+        self.parameters = Parameters(self.agent, named, RULE)
+        self.names = list(named)
+        tables = [f"t{number}" for number in range(len(ROWS))]
+        by_rank = {homes[0]: tables} | {homes[1]: list(SHAPES)}
+        if homes[0] == homes[1]:
+            by_rank = {homes[0]: [*tables, *SHAPES]}
+        self.optimizer = DistributedOptimizer(self.agent, by_rank)
+
+    def vectors(self, rows: Any, offsets: Any) -> Variable:
+        tables = [self.parameters[f"t{number}"] for number in range(len(ROWS))]
+        assert all(isinstance(table, op.EmbeddingParameter) for table in tables)
+        bags = map(op.embedding_bag, tables, rows, offsets)  # type: ignore[arg-type]
+        return op.concatenate(*bags)
+
+    def features(self, dense: Any) -> Variable:
+        linear = op.linear(dense, self.parameters["bottom.w"], self.parameters["bottom.b"])
+        return op.relu(linear)
+
+    def losses(self, vectors: Variable, features: Variable, labels: Any) -> Variable:
+        pairs = op.interact(op.concatenate(features, vectors), DIM)
+        logits = op.linear(pairs, self.parameters["top.w"], self.parameters["top.b"])
+        return op.binary_cross_entropy(logits, labels)
+
+    def pass_on(self, *values: Any) -> Any:
+        return self.agent.rpc_sync(self.homes[1], "losses", *values)
+
+    def forward(self, batch: Batch) -> Variable:
+        """Losses of a batch; the bottom MLP runs twice, and both calls read its weights."""
+        tables, mlps = self.homes
+        vectors = self.agent.rpc_async(tables, "vectors", batch.rows, batch.offsets)
+        features = self.agent.rpc_async(mlps, "features", batch.dense)
+        again = self.agent.rpc_async(mlps, "features", batch.dense[::-1])
+        both = op.add(features.wait(), again.wait())  # type: ignore[arg-type]
+        # the rank with tables calls the one with MLPs
+        return self.agent.rpc_sync(  # type: ignore[return-value]
+            tables, "pass_on", vectors.wait(), both, batch.labels
+        )
+
+    def gradients(self, context: GradientContext) -> dict[str, Any]:
+        """Of this rank's parameters, in a pass."""
+        found: dict[str, Any] = {}
+        for name in self.names:
+            variable = self.parameters[name]
+            value = self.agent.gradients.gradient(context.number, variable)
+            if isinstance(variable, op.EmbeddingParameter) and value is not None:
+                value = np.concatenate([np.ravel(part) for part in value.of_rows(variable)])
+            found[name] = value
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """This rank's parameters."""
+        return {
+            name: variable.embedding.state(0)["weight"].copy()
+            if isinstance(variable := self.parameters[name], op.EmbeddingParameter)
+            else variable.array.copy()
+            for name in self.names
+        }
+
+
+def train(
+    ranks: int, homes: tuple[int, int], seed: int | None, trainers: int = 1
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Gradients of the first pass of each trainer, and the parameters after three steps of one."""
+    of_ranks = run_threads(ranks, lambda comm: train_rank(comm, homes, seed, trainers), timeout=60)
+    firsts = [
+        {name: value for first, _ in of_ranks for name, value in first[number].items()}
+        for number in range(trainers)
+    ]
+    return firsts, {name: value for _, state in of_ranks for name, value in state.items()}
+
+
+def train_rank(
+    comm: Comm, homes: tuple[int, int], seed: int | None, trainers: int = 1
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """`train` on one rank, whose parameters alone it returns."""
+    rank = Rank(comm, homes, seed)
+    firsts = []
+    with rank.agent as agent:
+        for step in range(3 if trainers == 1 else 1):
+            context = agent.gradients.begin()
+            if comm.rank < trainers:
+                with context:
+                    context.backward(rank.forward(Batch(10 * comm.rank + step)))
+                    comm.barrier()
+                    # passes are numbered alike, and other ranks know them by their numbers
+                    if not step:
+                        firsts = [rank.gradients(of) for of in all_of(agent, trainers)]
+                    comm.barrier()
+                    if trainers == 1:
+                        rank.optimizer.step(context)
+                comm.barrier()
+                continue
+            comm.barrier()
+            if not step:
+                firsts = [rank.gradients(of) for of in all_of(agent, trainers)]
+            comm.barrier()
+            comm.barrier()
+    assert agent.gradients.passes() == 0
+    return firsts, rank.state()
+
+
+def all_of(agent: RpcAgent, trainers: int) -> list[GradientContext]:
+    """The first passes of all trainers."""
+    return [GradientContext(agent.gradients, PassId(rank, 1)) for rank in range(trainers)]
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert value is not None, name
+        assert value.tobytes() == other[name].tobytes(), name
+
+
+def test_gradients_and_steps_are_those_of_one_process_to_the_bit() -> None:
+    (alone,), trained = train(1, (0, 0), None)
+    assert {"t0", "t1", *SHAPES} == alone.keys()
+    for seed in (1, 2):
+        (spread,), after = train(3, (1, 2), seed)
+        same(alone, spread)
+        same(trained, after)
+    (pair,), _ = train(2, (1, 1), 3)
+    same(alone, pair)
+
+
+def test_gradients_are_those_of_the_formula() -> None:
+    (alone,), _ = train(1, (0, 0), None)
+    batch = Batch(0)
+    table = [initial_rows(number) for number in range(len(ROWS))]
+
+    def loss(changed: str, at: int, by: float) -> float:
+        p = {name: drawn(name, shape).astype(np.float64) for name, shape in SHAPES.items()}
+        p |= {f"t{k}": rows.astype(np.float64) for k, rows in enumerate(table)}
+        p[changed].reshape(-1)[at] += by
+        w, b = p["bottom.w"], p["bottom.b"]
+        x = sum(np.maximum(d @ w.T + b, 0) for d in (batch.dense, batch.dense[::-1]))
+        bags = [
+            np.stack([p[f"t{k}"][r[lo:hi]].sum(0) for lo, hi in pairwise(o)])
+            for k, (r, o) in enumerate(zip(batch.rows, batch.offsets))
+        ]
+        e = np.stack([x, *bags], 1)
+        pairs = np.stack([(e[:, i] * e[:, j]).sum(1) for i, j in ((1, 0), (2, 0), (2, 1))], 1)
+        z = np.concatenate([x, pairs], 1) @ p["top.w"].T + p["top.b"]
+        z = z[:, 0]
+        return float(np.mean(np.logaddexp(0, z) - z * batch.labels))
+
+    for name in SHAPES:
+        for at in range(0, alone[name].size, 7):
+            slope = (loss(name, at, 1e-5) - loss(name, at, -1e-5)) / 2e-5
+            assert alone[name].reshape(-1)[at] == pytest.approx(slope, rel=2e-3, abs=2e-5)
+    for number in range(len(ROWS)):
+        rows = np.unique(batch.rows[number])
+        numbers = alone[f"t{number}"]
+        assert numbers[: rows.size].tolist() == rows.tolist()
+        at = int(rows[0]) * DIM + 3
+        slope = (loss(f"t{number}", at, 1e-5) - loss(f"t{number}", at, -1e-5)) / 2e-5
+        assert numbers[rows.size + 3] == pytest.approx(slope, rel=2e-3, abs=2e-5)
+
+
+def initial_rows(number: int) -> Any:
+    """The rows of a table before training."""
+    spec = TableSpec(f"t{number}", ROWS[number], DIM, ("f",))
+    shards = [Shard(0, (0, ROWS[number]), (0, DIM), 0)]
+    embedding = TableBatchedEmbedding([spec], shards, RULE, seed=5)
+    rows = np.arange(ROWS[number])
+    out = np.empty((rows.size, DIM), np.float32)
+    lookups = op.Lookups(np.arange(rows.size + 1), rows, op.NO_FLOATS, rows.size)
+    embedding.forward(op._LAYOUT, lookups, out)
+    return out
+
+
+def test_passes_of_two_trainers_do_not_mix() -> None:
+    (first, second), _ = train(4, (2, 3), 7, trainers=2)
+    (alone,), _ = train(1, (0, 0), None)
+    same(alone, first)
+    assert first["top.w"].tobytes() != second["top.w"].tobytes()
+    (again, swapped), _ = train(4, (3, 2), 8, trainers=2)
+    same(second, swapped)
+    same(first, again)
+
+
+def on_ranks(body: Callable[[RpcAgent], None], **functions: Callable[..., object]) -> None:
+    """Run a body on the first of two ranks, which have these functions."""
+
+    def rank(comm: Comm) -> None:
+        registered = Functions()
+        for name, function in functions.items():
+            registered.add(name, function)
+        with RpcAgent(comm, registered) as agent:
+            if comm.rank == 0:
+                body(agent)
+
+    run_threads(2, rank, timeout=30)
+
+
+def test_what_a_pass_cannot_do_is_told() -> None:
+    weight = Variable(np.full(3, 2.0, np.float32))
+
+    def body(agent: RpcAgent) -> None:
+        x = Variable(np.arange(3, dtype=np.float32))
+        with agent.gradients.begin() as context:
+            y: Any = agent.rpc_sync(1, "scale", x)
+            context.backward(y)
+            assert context.gradient(x).tolist() == [2.0] * 3  # type: ignore[union-attr]
+            with pytest.raises(RpcError, match="one backward pass"):
+                context.backward(y)
+            with pytest.raises(RpcError, match="has to be computed within its context"):
+                context.backward(x)
+        with agent.gradients.begin() as context:
+            with pytest.raises(RpcError, match="'add' takes a variable of another pass"):
+                op.add(y, y)
+            with pytest.raises(RpcError, match="'a call' takes a variable of another pass"):
+                agent.rpc_sync(1, "scale", y)
+            # of two values in one message, one may be left; of two messages none
+            first, second = agent.rpc_sync(1, "twice", op.multiply(x, x))  # type: ignore[misc]
+            both = [agent.rpc_sync(1, "scale", value) for value in (first, first)]
+            with pytest.raises(RpcError, match=r"missing on rank 0.*send its array"):
+                context.backward(both[0])  # type: ignore[arg-type]
+        with agent.gradients.begin() as context:
+            first, second = agent.rpc_sync(1, "twice", op.multiply(x, x))  # type: ignore[misc]
+            context.backward(second)
+            # of 2x²·x²
+            assert context.gradient(x).tolist() == [0.0, 8.0, 64.0]  # type: ignore[union-attr]
+        with agent.gradients.begin() as context, pytest.raises(RemoteError, match="cannot go back"):
+            context.backward(agent.rpc_sync(1, "broken", x))  # type: ignore[arg-type]
+        # outside of a pass a variable is its array, and nothing is noted
+        assert agent.rpc_sync(1, "scale", x).needs is False  # type: ignore[attr-defined]
+
+    def twice(x: Variable) -> tuple[Variable, Variable]:
+        double = op.add(x, x)
+        return double, op.multiply(double, x)
+
+    def refuse(saved: object, gradient: object) -> Any:
+        raise ValueError("cannot go back")
+
+    rule = op.GradientRule("broken", lambda x: (x + 1, None), refuse)
+    on_ranks(
+        body,
+        scale=lambda x: op.multiply(x, weight),
+        twice=twice,
+        broken=lambda x: op.apply(rule, x),
+    )
