@@ -39,10 +39,9 @@ from neocpu.plan.cost.work import TableArrays, rectangles_of
 from neocpu.plan.learned import plans, store
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.machines.machine_file import load
-from neocpu.plan.search.counted import greedy
 from neocpu.plan.search.partition import PARTITIONERS, Packing, fits
 from neocpu.plan.search.planners import planner_of
-from neocpu.plan.search.search import plan_tables
+from neocpu.plan.search.search import greedy, plan_tables
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity
 

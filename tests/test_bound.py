@@ -12,6 +12,7 @@ from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import COST_MODELS
+from neocpu.plan.cost.row_curves import RowCurve
 from neocpu.plan.cost.seconds import loads_of
 from neocpu.plan.cost.work import Workload, rectangles_of
 from neocpu.plan.machines import machine_file
@@ -112,7 +113,16 @@ def test_no_plan_of_any_rectangles_is_faster_than_the_bound(data: st.DataObject)
     )
     tables = tuple(TableSpec(f"t{i}", *shape, (f"f{i}",)) for i, shape in enumerate(shapes))
     pooling = {table.name: float(data.draw(st.sampled_from((1, 7, 60)))) for table in tables}
-    work = Workload(data.draw(st.sampled_from((16, 4096))), pooling)
+    # the first row of a table may be all that is looked up, or the last
+    curves = {
+        table.name: RowCurve((0.0, *step, float(table.rows)), (0.0, *share, 1.0))
+        for table in tables
+        if table.rows > 2
+        and data.draw(st.booleans())
+        and (step := (data.draw(st.sampled_from((1.0, 7.0, table.rows - 1.0))),))
+        and (share := (data.draw(st.sampled_from((0.0, 0.9, 1.0))),))
+    }
+    work = Workload(data.draw(st.sampled_from((16, 4096))), pooling, curves=curves)
     model = COST_MODELS[name](machine, tables, work, layout)
     cuts = [data.draw(random_cuts(i, table, layout.ranks)) for i, table in enumerate(tables)]
     plan = plan_of(tables, cuts, layout)

@@ -27,13 +27,12 @@ from neocpu.plan.machines.unequal import UnequalRanks
 from neocpu.plan.search import search as stages
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
-from neocpu.plan.search.counted import greedy
 from neocpu.plan.search.cuts import ALL, RANK
 from neocpu.plan.search.drafts import PlanDraft, build, lay, spread
 from neocpu.plan.search.options import Options, options_of
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.pricing import answer_of_plan
-from neocpu.plan.search.search import plan_tables
+from neocpu.plan.search.search import greedy, plan_tables
 from neocpu.plan.search.trials import Trials
 from neocpu.plan.tiers.limits import rank_limits
 from neocpu.plan.tiers.placements import Capacity

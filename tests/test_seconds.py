@@ -18,7 +18,7 @@ from neocpu.plan.machines.machine import (
     MemoryPeak,
 )
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.train.before.datasets import distinct_codes
+from neocpu.train.before.first_samples import distinct_codes
 
 MACHINE = Machine(
     name="round numbers",

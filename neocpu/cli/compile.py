@@ -32,7 +32,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     from neocpu.cli.screen.progress import compiling_shown
     from neocpu.parallel.transport.environment import check_kernels
     from neocpu.train.before.datasets import converted
-    from neocpu.train.before.plans import make_plan, memory_plan
+    from neocpu.train.before.plans import memory_plan, plan_for_data
     from neocpu.train.before.warmup import warm_up
 
     check_kernels()
@@ -45,7 +45,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
             "schemes for the run itself"
         )
     pooling = splits.pooling_factors() if splits else {}
-    plan = make_plan(settings, comm, pooling, ranks)
+    plan = plan_for_data(settings, comm, splits, ranks)
     placements = memory_plan(settings, plan, pooling).placements
     watch = compiling_shown(comm.rank)
     seconds = warm_up(settings, plan, comm, tell, placements, watch)

@@ -135,15 +135,13 @@ def print_plan(
     from neocpu.plan.cost.capacity import placement_lines
     from neocpu.train.advice.kinds import kind_lines
     from neocpu.train.before.datasets import converted
-    from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds
+    from neocpu.train.before.plans import memory_plan, plan_for_data
 
     comm = SingleComm()
     state = settings.optimizer.sparse.state_floats
     splits = converted(settings, comm)
     pooling = splits.pooling_factors() if splits else {}
-    # Counting them reads samples, and a planner by bytes never asks.
-    distinct = splits.distinct_rows() if splits and plans_in_seconds(settings) else None
-    sharding = given or make_plan(settings, comm, pooling, ranks, distinct)
+    sharding = given or plan_for_data(settings, comm, splits, ranks)
     refuse_cut_blocks(sharding, settings.wires.specs)
     memory = memory_plan(settings, sharding, pooling)
     if capacity:

@@ -66,7 +66,7 @@ def buffer_bytes(r: Rectangles, tables: TableArrays) -> Floats:
     their own rank only, whose vectors every plan has. tables : of the rectangles, [n] each.
     """
     parts = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
-    indices = tables.index_bytes * tables.lookups * r.rows / tables.rows + 4.0 * tables.bags
+    indices = tables.index_bytes * tables.lookups * r.lookups_of(tables) + 4.0 * tables.bags
     vectors = tables.bags * r.width * np.where(parts, 12.0, 8.0)
     return np.where(COPIED[r.scheme], 0.0, indices + vectors)
 

@@ -22,6 +22,8 @@ weight (4 in fp32), s floats of optimizer state per row:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from neocpu.parallel.sharding.plan import shard_bytes
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.work import Workload, row_index_bytes
@@ -50,9 +52,11 @@ def lookups_of(
 ) -> float:
     """Lookups of a rectangle of a table in a step, on the rank that holds it."""
     samples = work.batch / ranks if replicated else work.batch
-    return (
-        samples * len(spec.features) * work.pooling.get(spec.name, 1.0) * shard.shape[0] / spec.rows
-    )
+    part = shard.shape[0] / spec.rows
+    if spec.name in work.curves:
+        first, end = work.curves[spec.name].below(np.array(shard.rows)).tolist()
+        part = end - first
+    return samples * len(spec.features) * work.pooling.get(spec.name, 1.0) * part
 
 
 def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload) -> Cost:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload, touched
+from neocpu.plan.cost.row_curves import touched
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
 from neocpu.plan.machines.measure.dense import dense_amounts, parameter_amounts, product_curves
 

@@ -113,7 +113,7 @@ class _Public:
         """
         tables = TableArrays(*(column[r.table] for column in self.arrays))
         samples = np.where(COPIED[r.scheme], 1.0 / self.layout.ranks, 1.0)
-        lookups = tables.lookups * (r.rows / tables.rows) * samples
+        lookups = tables.lookups * r.lookups_of(tables) * samples
         return tables, lookups, tables.bags * samples * r.width
 
 

@@ -35,6 +35,7 @@ from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.cost.directions import direction_seconds
 from neocpu.plan.cost.links import Layout, LinkSeconds
 from neocpu.plan.cost.measured import MEASURED, Kinds, MeasuredPhases
+from neocpu.plan.cost.row_curves import touched
 from neocpu.plan.cost.work import (
     COPIED,
     ROW_SPLIT,
@@ -44,7 +45,6 @@ from neocpu.plan.cost.work import (
     TableArrays,
     Workload,
     alike_rows,
-    touched,
 )
 from neocpu.plan.machines.unequal import of_ranks
 from neocpu.tables.specs.specs import TableSpec
@@ -128,7 +128,7 @@ def slowest_seconds(loads: Floats, crowding: float = 1.0) -> Floats:
 
 def missing_rows(r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
     """Distinct rows that a step looks up and the fast memory lacks, f64[n]."""
-    distinct = np.minimum(tables.distinct * r.rows / tables.rows, lookups)
+    distinct = np.minimum(tables.distinct * r.distinct_of(tables), lookups)
     # a row that is missing comes up once a step, however often it is looked up
     return distinct * (1.0 - np.maximum(r.share, 0.0) ** HIT_POWER)
 
@@ -184,10 +184,9 @@ class StepSeconds:
         wires = self.work.wires
         copied = COPIED[r.scheme]
         row_split = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
-        cut = r.rows / tables.rows
         # a copy sees the samples of its own rank, a rectangle those of all ranks
         samples = np.where(copied, 1.0 / self.layout.ranks, 1.0)
-        lookups = tables.lookups * cut * samples
+        lookups = tables.lookups * r.lookups_of(tables) * samples
         row_bytes = tables.lookup_bytes * r.width
         # pooled vectors of copies are where their samples are
         bags = np.where(copied, 0.0, tables.bags)
@@ -206,7 +205,7 @@ class StepSeconds:
         out[:, 3] = bags * wires.sample_bytes("backward", r.width) * travel
         out[:, 4] = lookups * row_bytes / self._rates("update", r.rows, row_bytes)
         out[:, 5] = self._prefetch(r, tables, lookups)
-        anywhere = self._distinct_anywhere[r.table] * cut
+        anywhere = self._distinct_anywhere[r.table] * r.distinct_of(tables)
         out[:, 6] = self._replicas(r, tables, lookups, anywhere, copied)
         if self._measured.any:
             kinds = Kinds(copied, row_split, ~copied & (r.width < tables.dim))
@@ -288,7 +287,7 @@ class StepSeconds:
         byte_seconds: Floats | float = self._all_links.byte_seconds["all"]
         if groups > 1:
             # the samples of a group touch of a rectangle as many rows as of the whole table
-            here = np.where(copied, here, tables.distinct * r.rows / tables.rows)
+            here = np.where(copied, here, tables.distinct * r.distinct_of(tables))
             byte_seconds = np.where(copied, byte_seconds, self.links.between_copies[1])
         # a measured number may be below the one reckoned for one rank
         anywhere = np.maximum(anywhere, here)

@@ -21,6 +21,7 @@ from neocpu.parallel.exchange.wire_formats import (
 from neocpu.parallel.sharding.pins import PinnedRanks
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
+from neocpu.plan.cost.row_curves import RowCurve, touched
 from neocpu.tables.specs.parameter_blocks import DirectionWork
 from neocpu.tables.specs.specs import TableSpec
 
@@ -116,6 +117,8 @@ class Workload:
     dense, wires : the dense part, and formats of what travels.
     unique_rows : do equal rows travel once, one of `wire_formats.UNIQUE_ROWS`.
     pins : ranks that tables may be on, ascending, by table name (default: any).
+    curves : how lookups are spread over rows, by table name, where they were measured (default: all
+        rows are alike).
     """
 
     batch: int = 2048
@@ -126,6 +129,7 @@ class Workload:
     wires: Wires = field(default_factory=Wires)
     unique_rows: str = "off"
     pins: PinnedRanks = field(default_factory=dict)
+    curves: Mapping[str, RowCurve] = field(default_factory=dict)
 
     def of_group(self, tables: Sequence[TableSpec], groups: int) -> "Workload":
         """What a step does in one of so many replica groups, each of which has as many samples."""
@@ -185,11 +189,6 @@ class TableArrays(NamedTuple):
         )
 
 
-def touched(lookups: Floats, rows: Floats) -> Floats:
-    """Expected distinct rows of so many uniform lookups: h (1 - (1 - 1/h)^n)."""
-    return -rows * np.expm1(lookups * np.log1p(-1.0 / np.maximum(rows, 2.0)))
-
-
 def alike_rows(lookups: Floats, rows: Floats, distinct: Floats) -> Floats:
     """How many rows, each looked up alike, have so many distinct ones among so many lookups: at
     most `rows`, which they are where `distinct` is NaN.
@@ -228,7 +227,8 @@ class Rectangles(NamedTuple):
 
     table : its number. scheme : its number in the order of `sharding.SCHEMES`. rows, width :
     of the rectangle. rank : that holds it. share : of its rows that the fast memory holds; 1 where
-    all are. below : where the others are, 0 for DDR and 1 for SSD.
+    all are. below : where the others are, 0 for DDR and 1 for SSD. density, distinct_density :
+    lookups, and distinct rows of a step, of each of its rows, by the mean of the table's rows.
     """
 
     table: Ints
@@ -238,26 +238,44 @@ class Rectangles(NamedTuple):
     rank: Ints
     share: Floats
     below: Ints
+    density: Floats
+    distinct_density: Floats
+
+    def lookups_of(self, tables: TableArrays) -> Floats:
+        """Part of the lookups of their tables, f64[n]; tables : of each rectangle."""
+        return self.rows / tables.rows * self.density
+
+    def distinct_of(self, tables: TableArrays) -> Floats:
+        """Part of the distinct rows of their tables, as `lookups_of`."""
+        return self.rows / tables.rows * self.distinct_density
 
 
 def whole_rectangles(
     table: Ints, scheme: Ints, rows: Floats, width: Floats, rank: Ints | None = None
 ) -> Rectangles:
-    """Rectangles whole in fast memory; rank : None: rank 0, for prices that are those of any."""
+    """Rectangles whole in fast memory, whose rows are alike; rank : None: rank 0, for prices that
+    are those of any.
+    """
     none = np.zeros(table.size, np.int64)
+    ones = np.ones(table.size)
     return Rectangles(
         table=table,
         scheme=scheme,
         rows=rows,
         width=width,
         rank=none if rank is None else rank,
-        share=np.ones(table.size),
+        share=ones,
         below=none,
+        density=ones,
+        distinct_density=ones,
     )
 
 
-def rectangles_of(plan: Plan) -> Rectangles:
-    """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`."""
+def rectangles_of(plan: Plan, work: Workload | None = None) -> Rectangles:
+    """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`.
+
+    work : whose curves say what their rows are asked (None: all rows are alike).
+    """
     number = {name: code for code, name in enumerate(SCHEMES)}
     scheme = np.array([number[name] for name in plan.schemes], np.int64)
     table = np.array([shard.table for shard in plan.shards], np.int64)
@@ -266,4 +284,28 @@ def rectangles_of(plan: Plan) -> Rectangles:
     rank = np.array([shard.rank for shard in plan.shards], np.int64)
     rows = edges[:, 1] - edges[:, 0]
     width = edges[:, 3] - edges[:, 2]
-    return whole_rectangles(table, scheme[table], rows, width, rank)
+    rectangles = whole_rectangles(table, scheme[table], rows, width, rank)
+    return rectangles if work is None else on_rows(rectangles, plan.tables, work, edges[:, 0])
+
+
+def on_rows(
+    rectangles: Rectangles, tables: Sequence[TableSpec], work: Workload, first_row: Floats | Ints
+) -> Rectangles:
+    """The rectangles with what their rows are asked, by the curves of their tables.
+
+    first_row : [n], below 0 where rows of a rectangle are not known: they are alike.
+    """
+    density = rectangles.density.copy()
+    distinct_density = rectangles.distinct_density.copy()
+    for number in [n for n, table in enumerate(tables) if table.name in work.curves]:
+        table = tables[number]
+        curve = work.curves[table.name]
+        own = np.flatnonzero((rectangles.table == number) & (first_row >= 0))
+        first = first_row[own]
+        end = first + rectangles.rows[own]
+        part = rectangles.rows[own] / table.rows
+        lookups = work.batch * len(table.features) * work.pooling.get(table.name, 1.0)
+        density[own] = (curve.below(end) - curve.below(first)) / part
+        distinct = curve.distinct_below(end, lookups) - curve.distinct_below(first, lookups)
+        distinct_density[own] = distinct / part
+    return rectangles._replace(density=density, distinct_density=distinct_density)

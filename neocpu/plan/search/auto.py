@@ -15,6 +15,7 @@ arguments only, so every rank makes the same plan.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from neocpu.core.errors import PlanError
 from neocpu.parallel.exchange.wire_formats import cut_blocks
@@ -96,7 +97,14 @@ def make_plan(
     # what no plan can undercut on its fullest rank
     fair = sum(cheapest) / ranks
     options = [_affordable(table_options, fair) for table_options in options]
-    chosen = _place(tables, options, ranks, fair, budget, work)
+    try:
+        chosen = _place(tables, options, ranks, fair, budget, work)
+    except PlanError:
+        if not work.curves:
+            raise
+        # blocks of equal lookups may be large; with rows alike the smallest blocks are affordable
+        alike = replace(work, curves={})
+        return make_plan(tables, spec, ranks, ranks_per_node, alike, budget, fixed)
     shards = tuple(sorted(shard for option in chosen for shard in option.shards))
     schemes = tuple(option.scheme for option in chosen)
     return Plan(tuple(tables), schemes, shards, ranks, layout.ranks_per_node).check()
@@ -125,20 +133,31 @@ def _options(
     pin = work.pins.get(table.name)
     # a pinned table is cut for its ranks, as if there were no others
     own = RankLayout(len(pin), len(pin)) if pin else layout
-    for name in allowed_schemes(scheme):
-        for home in SCHEMES[name].choices(own):
-            shards = tuple(SCHEMES[name].cut(number, table.rows, table.dim, own, home))
-            if pin:
-                shards = tuple(replace(shard, rank=pin[shard.rank]) for shard in shards)
-            replicated = name == "data_parallel"
-            inside_block = any(cut_blocks(work.wires.specs, table.dim, shards))
-            if free and (inside_block or unfit(table, shards, replicated)):
-                continue
-            # on one rank, or of a single row, several schemes make the same rectangles
-            if not (replicated and pin) and (shards, replicated) not in seen:
-                seen.add((shards, replicated))
-                costs = table_costs(table, shards, layout.ranks, replicated, work)
-                yield Option(name, shards, costs)
+    for name, cut in _cuts(number, table, scheme, own, work):
+        shards = tuple(replace(shard, rank=pin[shard.rank]) for shard in cut) if pin else cut
+        replicated = name == "data_parallel"
+        inside_block = any(cut_blocks(work.wires.specs, table.dim, shards))
+        if free and (inside_block or unfit(table, shards, replicated)):
+            continue
+        # on one rank, or of a single row, several schemes make the same rectangles
+        if not (replicated and pin) and (shards, replicated) not in seen:
+            seen.add((shards, replicated))
+            costs = table_costs(table, shards, layout.ranks, replicated, work)
+            yield Option(name, shards, costs)
+
+
+def _cuts(
+    number: int, table: TableSpec, choice: str, layout: RankLayout, work: Workload
+) -> Iterator[tuple[str, tuple[Shard, ...]]]:
+    """(scheme, rectangles) of each way that its schemes cut a table."""
+    for name in allowed_schemes(choice):
+        for home in SCHEMES[name].choices(layout):
+            yield name, tuple(SCHEMES[name].cut(number, table.rows, table.dim, layout, home))
+    # a scheme that is named alone has its own blocks
+    if is_open(choice) and "row_wise" in allowed_schemes(choice) and table.name in work.curves:
+        blocks = pairwise(work.curves[table.name].edges(layout.ranks, evenness=1.0))
+        equal_lookups = [Shard(number, rows, (0, table.dim), r) for r, rows in enumerate(blocks)]
+        yield "row_wise", tuple(equal_lookups)
 
 
 def _affordable(options: list[Option], fair: float) -> list[Option]:

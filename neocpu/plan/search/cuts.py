@@ -13,6 +13,8 @@ Row-scaled formats are never cut by columns, and narrow rows below wider caches 
 
 Tables are cut into grids of row blocks by column blocks as well, each rectangle on any rank: the
 more of a rank's share of work or memory they are, the finer, and all of them into two by rows.
+
+Here rows are alike; `curve_cuts.py` cuts those that are not.
 """
 
 from collections.abc import Sequence
@@ -39,7 +41,11 @@ FINEST = 8.0
 
 @dataclass
 class Cuts:
-    """One way to cut several tables: i64[n] each, pieces i64[n, kinds of pieces]."""
+    """One way to cut several tables: i64[n] each, pieces i64[n, kinds of pieces].
+
+    first : (row, column) at which each piece begins, i64[n, kinds, 2]; None where it follows from
+    the cut.
+    """
 
     table: Ints
     scheme: str
@@ -49,6 +55,7 @@ class Cuts:
     width: Ints
     count: Ints
     nodes: tuple[int, int] = (0, 0)
+    first: Ints | None = None
 
 
 def ways_to_cut(
@@ -159,7 +166,7 @@ def _useful_ways(
     cuts.append(_grid(select("grid_shard", grid), rows, dim, layout))
     divisible = free & many & (rows > 1)
     grids = _free_grids(np.flatnonzero(divisible), rows, dim, shares, cuttable, ranks)
-    cuts += [_of_tables(cut, allowed[cut.scheme][cut.table]) for cut in grids]
+    cuts += [of_tables(cut, allowed[cut.scheme][cut.table]) for cut in grids]
     if block > 1:
         cuts = [_at_blocks(cut, dim, free, block) for cut in cuts]
     return [cut for cut in cuts if cut.table.size]
@@ -173,10 +180,10 @@ def _at_blocks(cut: Cuts, dim: Ints, free: Flags, block: int) -> Cuts:
 
     pairs = zip(cut.table.tolist(), cut.parts.tolist())
     kept = np.array([not free[table] or whole(table, parts) for table, parts in pairs], bool)
-    return _of_tables(cut, kept)
+    return of_tables(cut, kept)
 
 
-def _of_tables(cut: Cuts, kept: Flags) -> Cuts:
+def of_tables(cut: Cuts, kept: Flags) -> Cuts:
     """A way of some of its tables, bool[n]."""
     columns = {name: getattr(cut, name)[kept] for name in ("table", "parts")}
     pieces = {name: getattr(cut, name)[kept] for name in ("rows", "width", "count")}
@@ -273,7 +280,7 @@ def _free_grids(
     at: Ints, rows: Ints, dim: Ints, shares: Floats, cuttable: Flags, ranks: int
 ) -> list[Cuts]:
     """Tables in 2, 3, 4, 6, ... blocks of rows by 1, 2, 4, ... of columns, on any ranks."""
-    steps = [count for count in _doubled_and_tripled(ranks) if count > 1]
+    steps = [count for count in doubled_and_tripled(ranks) if count > 1]
     widths = [1 << power for power in range(int(dim.max(initial=1)).bit_length())]
     columns = np.array(widths, np.int64)
     blocks = np.array(steps, np.int64)
@@ -293,7 +300,7 @@ def _free_grids(
     return cuts
 
 
-def _doubled_and_tripled(most: int) -> list[int]:
+def doubled_and_tripled(most: int) -> list[int]:
     """1, 2, 3, 4, 6, 8, 12, ... up to `most`."""
     powers = [1 << power for power in range(most.bit_length())]
     return sorted({count for power in powers for count in (power, 3 * power) if count <= most})

@@ -47,17 +47,19 @@ def spread_on_nodes(options: Options, candidate: int, layout: Layout) -> Spread:
 
 
 def _grid(options: Options, candidate: int, layout: Layout) -> Spread:
-    """A grid's rectangles; equal ones are of one piece."""
+    """A grid's rectangles; equal ones are of one piece, but where each stands alone."""
     pieces = options.pieces(candidate)
-    sizes = zip(options.rows[pieces].tolist(), options.width[pieces].tolist())
-    number = {size: pieces.start + index for index, size in enumerate(sizes)}
     table = int(options.table[candidate])
     rows = int(options.table_rows[table])
     dim = int(options.table_dim[table])
     cut = SCHEMES["grid_shard"].cut(table, rows, dim, rank_layout(layout), 0)
+    ranks = np.array([shard.rank for shard in cut], np.int64)
+    if options.first_row[pieces.start] >= 0:
+        return Spread(ranks, np.arange(pieces.start, pieces.stop))
+    sizes = zip(options.rows[pieces].tolist(), options.width[pieces].tolist())
+    number = {size: pieces.start + index for index, size in enumerate(sizes)}
     return Spread(
-        np.array([shard.rank for shard in cut], np.int64),
-        np.array([number[float(s.shape[0]), float(s.shape[1])] for s in cut], np.int64),
+        ranks, np.array([number[float(s.shape[0]), float(s.shape[1])] for s in cut], np.int64)
     )
 
 

@@ -13,7 +13,7 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel
-from neocpu.plan.cost.work import Workload, whole_rectangles
+from neocpu.plan.cost.work import Workload, on_rows, whole_rectangles
 from neocpu.plan.search.cuts import ALL, RANK
 from neocpu.plan.search.options import CODES, Options, PricedCuts, joined
 from neocpu.plan.tiers.limits import bytes_of, with_variants
@@ -80,6 +80,7 @@ def free_candidates(
         rows=height.astype(np.float64),
         width=width.astype(np.float64),
     )
+    rectangles = on_rows(rectangles, tables, work, edges[:, 0])
     variant = columns["variant"][owner]
     rectangles = with_variants(rectangles, variants, variant)
     pieces = {

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neocpu.core.types import Ints
+from neocpu.parallel.sharding.schemes import RankLayout
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds, slowness_of
-from neocpu.plan.cost.work import Flags, Floats, Workload, whole_rectangles
+from neocpu.plan.cost.work import Flags, Floats, Workload, on_rows, whole_rectangles
 from neocpu.plan.machines.machine import MEMORIES
+from neocpu.plan.search.curve_cuts import along_curves
 from neocpu.plan.search.cuts import Cuts, ways_to_cut
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity, Variant
@@ -148,7 +150,9 @@ def priced_candidates(
     """(the candidates of `options_of`, the variants that they number)."""
     variants, allowed = capacity.variants([table.name for table in tables])
     shares = _shares(tables, variants, allowed, layout, model, work, capacity)
-    cuts = ways_to_cut(tables, schemes, layout, shares, work)
+    as_schemes_know = RankLayout(layout.ranks, min(layout.ranks_per_node, layout.ranks))
+    cuts: Sequence[Cuts] = ways_to_cut(tables, schemes, layout, shares, work)
+    cuts = along_curves(cuts, tables, schemes, as_schemes_know, shares, work)
     allowed = _worth_trying(tables, variants, allowed, layout, work, capacity)
     return candidates_of(tables, cuts, variants, allowed, model, work), variants
 
@@ -230,6 +234,7 @@ def candidates_of(
         rows=pieces["rows"].astype(np.float64),
         width=pieces["width"].astype(np.float64),
     )
+    rectangles = on_rows(rectangles, tables, work, pieces["first_row"])
     rectangles = with_variants(rectangles, variants, variant)
     pieces["phases"] = model.seconds(rectangles)
     pieces["bytes"] = bytes_of(tables, rectangles, variants, variant, work)
@@ -322,12 +327,13 @@ def _side_by_side(cuts: Sequence[Cuts], allowed: Flags) -> tuple[dict[str, Ints]
             columns.setdefault(name, []).append(values)
         used, kind = np.nonzero(cut.count[member] > 0)
         nowhere = np.full(used.size, -1)
+        first = [nowhere, nowhere] if cut.first is None else cut.first[member[used], kind].T
         for name, values in (
             ("owner", number[used]),
             ("rows", cut.rows[member[used], kind]),
             ("width", cut.width[member[used], kind]),
-            ("first_row", nowhere),
-            ("first_column", nowhere),
+            ("first_row", first[0]),
+            ("first_column", first[1]),
             ("rank", nowhere),
             ("copies", cut.count[member[used], kind]),
         ):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # name -> module, function
 PLANNERS = {
-    "greedy": ("neocpu.plan.search.counted", "greedy"),
+    "greedy": ("neocpu.plan.search.search", "greedy"),
     "search": ("neocpu.plan.search.search", "plan_tables"),
     "neuroshard": ("neocpu.plan.learned.plans", "neuroshard_plan"),
     "autoshard": ("neocpu.plan.learned.plans", "autoshard_plan"),

@@ -10,7 +10,7 @@ from neocpu.parallel.sharding.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding.schemes import SCHEMES, Shard, column_blocks
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, loads_of
-from neocpu.plan.cost.work import Floats, Workload, rectangles_of, whole_rectangles
+from neocpu.plan.cost.work import Floats, Workload, rectangles_of
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK
@@ -38,19 +38,6 @@ def answer_of(
     options = draft.options
     layout = draft.layout
     shards, pieces = _shards(draft, tables)
-    ranks = np.array([shard.rank for shard in shards], np.int64)
-    table = np.array([shard.table for shard in shards], np.int64)
-    chosen = draft.choice[table]
-    rectangles = whole_rectangles(
-        table=table,
-        scheme=options.scheme[chosen],
-        rows=options.rows[pieces],
-        width=options.width[pieces],
-        rank=ranks,
-    )
-    rectangles = with_variants(rectangles, options.variants, options.variant[chosen])
-    loads = slowed(options, sums_by_rank(options.piece_phases, pieces, ranks, layout.ranks))
-    size = sums_by_rank(options.piece_bytes, pieces, ranks, layout.ranks)
     schemes = tuple(SCHEME_NAMES[code] for code in options.scheme[draft.choice].tolist())
     plan = Plan(
         tables=tuple(tables),
@@ -59,6 +46,12 @@ def answer_of(
         ranks=layout.ranks,
         ranks_per_node=rank_layout(layout).ranks_per_node,
     )
+    rectangles = rectangles_of(plan, work)
+    ranks = rectangles.rank
+    variant = options.variant[draft.choice[rectangles.table]]
+    rectangles = with_variants(rectangles, options.variants, variant)
+    loads = slowed(options, sums_by_rank(options.piece_phases, pieces, ranks, layout.ranks))
+    size = sums_by_rank(options.piece_bytes, pieces, ranks, layout.ranks)
     return Answer(
         plan=plan.check(),
         placements=tuple(options.placement(c) for c in draft.choice.tolist()),
@@ -90,7 +83,7 @@ def answer_of_plan(
     variants, allowed = capacity.variants([table.name for table in plan.tables])
     # variants stand fastest first
     variant_of_table = allowed.argmax(axis=1)
-    rectangles = rectangles_of(plan)
+    rectangles = rectangles_of(plan, work)
     variant = variant_of_table[rectangles.table]
     rectangles = with_variants(rectangles, variants, variant)
     loads = loads_of(model, rectangles, layout.ranks)

@@ -11,6 +11,11 @@ least over its ranges holds for every cut.
 Within a range a cell costs least, and a rectangle too, at one of the four corners, phase by phase:
 ranges end where a rate's curve bends, where a rectangle becomes the whole table, and at powers of
 two. Tables that are no large part of a rank's share have few ranges, large ones many.
+
+Where rows are not alike (`plan/cost/row_curves.py`) a range is one of lookups, not of rows: from
+h/H to h'/H of those of a table of H rows. Everything above holds for lookups as for cells, and rows
+and their bytes add up to the table's in any case. A rectangle's rows may then be few or many, so it
+costs at least what it would with those at which rates are best.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +29,7 @@ from neocpu.parallel.sharding.plan import allowed_schemes
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import CostModel, StepSeconds
-from neocpu.plan.cost.work import Floats, Workload, whole_rectangles
+from neocpu.plan.cost.work import Flags, Floats, Workload, whole_rectangles
 from neocpu.plan.search.cuts import FINEST
 from neocpu.plan.search.options import CODES, Options
 from neocpu.plan.tiers.limits import bytes_of, with_variants
@@ -65,31 +70,28 @@ def ranges_of(
     options: Options,
 ) -> CutRanges:
     """The ranges of all tables; options : their candidates, whose placements they have."""
-    ours = isinstance(model, StepSeconds)
-    codes = [CODES["grid_shard"]] if ours else [CODES[name] for name in CUT]
-    shares = _shares(options, layout)
-    kinds: list[tuple[int, int, float, float, float, float, int]] = []
-    for number, (spec, scheme) in enumerate(zip(tables, schemes)):
-        candidates = slice(int(options.start[number]), int(options.start[number + 1]))
-        boxes = list(_boxes(spec, scheme, float(shares[number]), _bends(model, spec, work)))
-        whole = (float(spec.rows), float(spec.rows), float(spec.dim), float(spec.dim))
-        copies = CODES["data_parallel"] in options.scheme[candidates]
-        for variant in np.unique(options.variant[candidates]).tolist():
-            kinds += [(number, name, *box, variant) for box in boxes for name in codes]
-            if copies:
-                kinds.append((number, CODES["data_parallel"], *whole, variant))
-    columns = np.array(kinds, np.float64).reshape(-1, 7)
+    columns = _kinds(tables, schemes, _shares(options, layout), model, work, options)
     table = columns[:, 0].astype(np.int64)
     code = columns[:, 1].astype(np.int64)
     variant = columns[:, 6].astype(np.int64)
+    copied = code == CODES["data_parallel"]
+    curved = np.array([spec.name in work.curves for spec in tables], bool)[table]
+    curved &= ~copied & (columns[:, 2] < options.table_rows[table])
     corners = [
         _corner(
-            tables, model, work, options, table, code, columns[:, row], columns[:, col], variant
+            tables,
+            model,
+            work,
+            options,
+            table,
+            code,
+            (columns[:, row], columns[:, col]),
+            variant,
+            curved,
         )
         for row in (2, 3)
         for col in (4, 5)
     ]
-    copied = code == CODES["data_parallel"]
     cells = options.table_rows[table] * options.table_dim[table].astype(np.float64)
     # a copy on each rank, or as many rectangles as hold all cells
     times = [
@@ -110,8 +112,35 @@ def ranges_of(
         peak=peak,
         whole_peak=peak.sum(axis=1),
         bytes=np.min([corner[1] * count for corner, count in zip(corners, times)], axis=0),
-        peak_bytes=np.min([corner[1] for corner in corners], axis=0),
+        # rows of few or many bytes may have such a part of the lookups
+        peak_bytes=np.min([corner[1] for corner in corners], axis=0) * ~curved[:, None],
     )
+
+
+def _kinds(
+    tables: Sequence[TableSpec],
+    schemes: Sequence[str],
+    shares: Floats,
+    model: CostModel,
+    work: Workload,
+    options: Options,
+) -> Floats:
+    """(table, scheme, least and most rows, least and most columns, variant) of all ranges,
+    f64[n, 7].
+    """
+    ours = isinstance(model, StepSeconds)
+    codes = [CODES["grid_shard"]] if ours else [CODES[name] for name in CUT]
+    kinds: list[tuple[int, int, float, float, float, float, int]] = []
+    for number, (spec, scheme) in enumerate(zip(tables, schemes)):
+        candidates = slice(int(options.start[number]), int(options.start[number + 1]))
+        boxes = list(_boxes(spec, scheme, float(shares[number]), _bends(model, spec, work)))
+        whole = (float(spec.rows), float(spec.rows), float(spec.dim), float(spec.dim))
+        copies = CODES["data_parallel"] in options.scheme[candidates]
+        for variant in np.unique(options.variant[candidates]).tolist():
+            kinds += [(number, name, *box, variant) for box in boxes for name in codes]
+            if copies:
+                kinds.append((number, CODES["data_parallel"], *whole, variant))
+    return np.array(kinds, np.float64).reshape(-1, 7)
 
 
 def _shares(options: Options, layout: Layout) -> Floats:
@@ -173,11 +202,22 @@ def _corner(
     options: Options,
     table: Ints,
     code: Ints,
-    rows: Floats,
-    width: Floats,
+    size: tuple[Floats, Floats],
     variant: Ints,
+    curved: Flags,
 ) -> tuple[Floats, Floats]:
-    """(seconds f64[n, phases], bytes f64[n, memories]) of one rectangle each."""
-    rectangles = whole_rectangles(table, code, rows, width)
+    """(seconds f64[n, phases], bytes f64[n, memories]) of one rectangle each, of a size (rows,
+    columns); seconds of curved ones bool[n] with any rows that have as many lookups.
+    """
+    rectangles = whole_rectangles(table, code, *size)
     rectangles = with_variants(rectangles, options.variants, variant)
-    return model.seconds(rectangles), bytes_of(tables, rectangles, options.variants, variant, work)
+    seconds = model.seconds(rectangles)
+    bends = {row for spec in tables for row in _bends(model, spec, work)[0]}
+    for height in (1.0, *sorted(bends), np.inf) if curved.any() else ():
+        most = np.minimum(height, options.table_rows[table] - 1.0)
+        rows = np.where(curved, most, rectangles.rows)
+        # hot rows repeat, so few of the lookups' rows need be distinct
+        density = rectangles.rows / rows
+        few = rectangles._replace(rows=rows, density=density, distinct_density=np.zeros(rows.size))
+        seconds = np.where(curved[:, None], np.minimum(seconds, model.seconds(few)), seconds)
+    return seconds, bytes_of(tables, rectangles, options.variants, variant, work)

@@ -33,7 +33,7 @@ from neocpu.plan.search.local_search import improve
 from neocpu.plan.search.options import CODES, Options, priced_candidates
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.prices import cheapest, is_short, packed, within
-from neocpu.plan.search.pricing import answer_of, draft_of
+from neocpu.plan.search.pricing import answer_of, answer_of_plan, draft_of
 from neocpu.plan.search.relaxed import ranges_of
 from neocpu.plan.tiers.limits import TOGETHER, rank_limits
 from neocpu.plan.tiers.placements import Capacity
@@ -111,6 +111,29 @@ def plan_tables(
     improved = [improve(draft, total / len(begun)) for draft in begun]
     best = min(improved, key=lambda draft: draft.value)
     return answer_of(best, tables, model, work, capacity, bound.seconds)
+
+
+def greedy(
+    tables: Sequence[TableSpec],
+    spec: PlanSpec,
+    layout: Layout,
+    model: CostModel,
+    work: Workload,
+    capacity: Capacity | None = None,
+    fixed: Pins | None = None,
+) -> Answer:
+    """The plan of `auto.make_plan`, which counts bytes; the model prices it only.
+
+    It knows one limit of a rank, that of all its memories together, and places rows nowhere but in
+    fast memory.
+
+    Raises ConfigError and PlanError as `auto.make_plan` does.
+    """
+    capacity = capacity or Capacity()
+    plan = auto.make_plan(
+        tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None, fixed
+    )
+    return answer_of_plan(plan, layout, model, work, capacity, spec, "greedy")
 
 
 # ---- proposals ----

@@ -14,7 +14,7 @@ import numpy as np
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowness_of, step_seconds
-from neocpu.plan.cost.work import Floats, Rectangles, whole_rectangles
+from neocpu.plan.cost.work import Floats, Rectangles, on_rows, whole_rectangles
 from neocpu.plan.search.answer import Alternative, Answer
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import Spread, spread, sums_by_rank
@@ -204,6 +204,8 @@ class Trials:
             rows=options.rows[pieces],
             width=options.width[pieces],
         )
+        work = self.answer.work
+        rectangles = on_rows(rectangles, self.answer.plan.tables, work, options.first_row[pieces])
         return with_variants(rectangles, options.variants, options.variant[owner])
 
     def _others(self, table: int) -> tuple[Floats, Floats]:

@@ -37,7 +37,9 @@ def traffic_matrix(answer: Answer, leaves: int) -> Floats:
     )
     tables = answer.plan.tables
     work = answer.work
-    demand = MeanDemand(tables, work.pooling, sample_cuts(ranks, batch, leaves), work.distinct)
+    demand = MeanDemand(
+        tables, work.pooling, sample_cuts(ranks, batch, leaves), work.distinct, work.curves
+    )
     matrix: Floats = total(step_traffic(answer.plan, shape, demand), ranks).astype(np.float64)
     return matrix
 

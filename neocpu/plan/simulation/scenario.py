@@ -179,7 +179,7 @@ def placed_by(scenario: Scenario, plan: Plan, planner: str = "") -> Placed:
     What is above the capacity of a rank's HBM lies in its DDR, of all its rectangles alike; what a
     step holds besides rows stays in HBM.
     """
-    rectangles = rectangles_of(plan)
+    rectangles = rectangles_of(plan, scenario.work)
     sizes = _bytes(scenario, rectangles)
     used = np.bincount(rectangles.rank, weights=sizes, minlength=scenario.ranks)
     arrays = TableArrays.of(scenario.tables, scenario.work)

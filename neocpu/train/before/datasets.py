@@ -6,12 +6,10 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 import json
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from neocpu.core.errors import ConfigError, DataError, NeocpuError
 from neocpu.core.types import Elements
@@ -20,6 +18,7 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.abort import ended_by_signals
 from neocpu.parallel.transport.comm import Comm
+from neocpu.plan.cost.row_curves import RowCurve
 from neocpu.tables.specs.batch_scaling import scaling_text
 from neocpu.tables.specs.feature_groups import key_groups
 from neocpu.train.before.conversions import (
@@ -30,12 +29,11 @@ from neocpu.train.before.conversions import (
     first_train,
     tell_of,
 )
+from neocpu.train.before.first_samples import FirstSamples
 from neocpu.train.config.config import Config
 from neocpu.train.state.identity import describe, refuse_different
 
 SPLITS = ("train", "valid", "test")
-# Samples from which mean bag lengths and the skew of lookups are estimated.
-LOOKED_AT = 4096
 
 
 class Splits:
@@ -56,7 +54,7 @@ class Splits:
         self.comm = comm
         self.datasets = datasets
         self._vocabularies: dict[str, Elements] | None = None
-        self._estimates: dict[str, dict[str, float]] = {}
+        self._estimates: dict[str, dict[str, Any]] = {}
         if config.data.rows_by == "vocabulary":
             self._vocabularies = _vocabularies(config, datasets)
 
@@ -145,72 +143,35 @@ class Splits:
 
     def pooling_factors(self) -> dict[str, float]:
         """Mean lookups per sample of each table. Collective when first called."""
-        return self._estimated("pooling", self._estimate_pooling)
+        return self._estimated("pooling", lambda first: first.pooling_factors())
 
     def distinct_rows(self) -> dict[str, float]:
         """Distinct codes that a batch looks up in each table. Collective when first called.
 
         Rows may be fewer, where codes share one.
         """
-        return self._estimated("distinct", self._estimate_distinct)
+        return self._estimated("distinct", lambda first: first.distinct_codes())
 
-    def _estimated(self, name: str, estimate: Callable[[], dict[str, float]]) -> dict[str, float]:
+    def row_curves(self) -> dict[str, RowCurve]:
+        """How lookups are spread over the rows of each table where these are not alike. Collective
+        when first called.
+        """
+        curves = self._estimated("curves", lambda first: first.row_curves())
+        return {
+            name: RowCurve(tuple(rows), tuple(shares)) for name, (rows, shares) in curves.items()
+        }
+
+    def _estimated(
+        self, name: str, estimate: Callable[[FirstSamples], Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """An estimate by table, from the first samples of one split, which rank 0 reads for all."""
         # planner and room ask for the same estimates; the first to ask pays for the reading
         if name not in self._estimates:
-            message = self.comm.on_first_rank(lambda: json.dumps(estimate()).encode())
+            data = next(iter(self.datasets.values()))
+            first = FirstSamples(self.config, data, self._vocabularies)
+            message = self.comm.on_first_rank(lambda: json.dumps(estimate(first)).encode())
             self._estimates[name] = json.loads(message)
         return self._estimates[name]
-
-    def _estimate_pooling(self) -> dict[str, float]:
-        lookups = {name: codes.size for name, codes in self._first_codes()}
-        samples = max(self._samples_looked_at, 1)
-        return {
-            table.name: sum(lookups[name] for name in table.features) / samples
-            for table in self.config.tables
-        }
-
-    def _estimate_distinct(self) -> dict[str, float]:
-        # a batch may be larger than what was looked at; `distinct_codes` extrapolates then
-        share = self.config.training.batch_size / max(self._samples_looked_at, 1)
-        distinct = {
-            name: distinct_codes(codes, share * codes.size) for name, codes in self._first_codes()
-        }
-        return {
-            table.name: sum(distinct[name] for name in table.features)
-            for table in self.config.tables
-        }
-
-    @property
-    def _samples_looked_at(self) -> int:
-        return min(LOOKED_AT, next(iter(self.datasets.values())).rows)
-
-    def _first_codes(self) -> Iterator[tuple[str, Elements]]:
-        """Each feature, once, with its codes in the first samples of one split.
-
-        One at a time: together they may be too much for memory.
-        """
-        data = next(iter(self.datasets.values()))
-        samples = np.arange(self._samples_looked_at, dtype=np.int64)
-        for name in {name for table in self.config.tables for name in table.features}:
-            yield name, data.take(samples, [name]).features[name].codes
-
-
-def distinct_codes(codes: Elements, lookups: float) -> float:
-    """Distinct codes among so many lookups, of which `codes` are the first.
-
-    More lookups than there are codes find new ones as the second half of the codes did: distinct
-    codes grow as a power of lookups (Heaps' law).
-    """
-    if lookups <= codes.size:
-        return float(np.unique(codes[: round(lookups)]).size)
-    all_codes = np.unique(codes).size
-    half = np.unique(codes[: codes.size // 2]).size
-    # too few codes to see how they repeat: as if none did
-    if not half:
-        return lookups
-    power = min(math.log2(all_codes / half), 1.0)
-    return float(all_codes * (lookups / codes.size) ** power)
 
 
 def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:

@@ -18,10 +18,10 @@ from neocpu.plan.machines import machine_file
 from neocpu.tables.specs.batch_scaling import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
 from neocpu.train.before.datasets import converted
-from neocpu.train.before.expected_data import ExpectedData, TrainFacts, expected_data
+from neocpu.train.before.expected_data import ExpectedData, expected_data
 from neocpu.train.before.kernel_markers import expected_seconds, missing_kernels
 from neocpu.train.before.machine_plans import question_of
-from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
+from neocpu.train.before.plans import memory_plan, plan_for_data, table_lines
 from neocpu.train.before.room import (
     PlannedRun,
     beyond_home,
@@ -31,6 +31,7 @@ from neocpu.train.before.room import (
     row_folder,
 )
 from neocpu.train.before.scenario import LogFacts
+from neocpu.train.before.train_facts import TrainFacts
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import resolved
 
@@ -48,8 +49,7 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
         # with the batch size and rates that follow from the number of samples
         config = data.config
     pooling = data.pooling_factors() if data else {}
-    distinct = data.distinct_rows() if data and plans_in_seconds(config) else None
-    plan = make_plan(config, comm, pooling, ranks, distinct)
+    plan = plan_for_data(config, comm, data, ranks)
     memory = memory_plan(config, plan, pooling, row_folder(out))
     state_floats = config.optimizer.sparse.state_floats
     yield plan.text(state_floats)

@@ -2,34 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from neocpu.ingest.formats.files.folders import all_files
+from neocpu.plan.cost.row_curves import RowCurve
 from neocpu.train.before.conversions import convert_options
 from neocpu.train.config.config import Config
-
-
-class TrainFacts(Protocol):
-    """What a run that is planned asks of its train data: `Splits` know it, `ExpectedData` estimate
-    it.
-    """
-
-    @property
-    def train_rows(self) -> int:
-        """Samples."""
-
-    @property
-    def dense_features(self) -> int:
-        """Dense columns."""
-
-    def pooling_factors(self) -> dict[str, float]:
-        """Mean lookups per sample of each table."""
-
-    def distinct_rows(self) -> dict[str, float]:
-        """Distinct codes that a batch looks up in each table; {}: not known."""
-
-    def touchable_rows(self, samples: int) -> dict[str, int]:
-        """Rows of each table that training on so many samples can touch, at most."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +31,10 @@ class ExpectedData:
 
     def distinct_rows(self) -> dict[str, float]:
         """Nothing: a megabyte does not say how codes repeat."""
+        return {}
+
+    def row_curves(self) -> dict[str, RowCurve]:
+        """Nothing: what rows codes will have is not known before they are converted."""
         return {}
 
     def touchable_rows(self, samples: int) -> dict[str, int]:

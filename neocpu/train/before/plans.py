@@ -22,6 +22,7 @@ from neocpu.parallel.sharding.plan import (
     ranks_of_group,
 )
 from neocpu.parallel.transport.comm import Comm
+from neocpu.plan.cost.row_curves import RowCurve
 from neocpu.plan.cost.work import Wires, Workload
 from neocpu.plan.search import auto
 from neocpu.tables.embedding.memory_plan import MemoryPlan
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from neocpu.plan.machines.machine import Machine
     from neocpu.plan.search.free_cuts import Pins
     from neocpu.plan.tiers.placements import Capacity
+    from neocpu.train.before.train_facts import TrainFacts
 
 
 def make_plan(
@@ -43,21 +45,43 @@ def make_plan(
     pooling: Mapping[str, float],
     ranks: int | None = None,
     distinct: Mapping[str, float] | None = None,
+    curves: Mapping[str, RowCurve] | None = None,
 ) -> Plan:
     """Which rank holds which rectangle of which table. Collective.
 
     pooling : mean lookups per sample of each table (1 where a table is missing).
     ranks : of a run that is only planned for; None: those of `comm`.
     distinct : distinct rows that a step looks up in each table, where they were measured.
+    curves : how lookups are spread over the rows of tables whose rows are not alike.
     """
     # the nodes of a run are real ones; of one that is only planned, what the config says
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
-    work = workload(config, pooling, distinct)
+    work = workload(config, pooling, distinct, curves)
     count = ranks or comm.size
     return plan_on_first_rank(comm, config.tables, lambda: _checked(config, count, per_node, work))
 
 
-def plans_in_seconds(config: Config) -> bool:
+def plan_for_data(
+    config: Config, comm: Comm, data: "TrainFacts | None", ranks: int | None = None
+) -> Plan:
+    """As `make_plan`, with what train data tell of lookups (None: there are none yet). Collective.
+
+    Samples are read for what the planner asks of them only.
+    """
+    if data is None:
+        return make_plan(config, comm, {}, ranks)
+    # a planner that counts bytes asks for no distinct rows, and one rank cuts no table
+    return make_plan(
+        config,
+        comm,
+        data.pooling_factors(),
+        ranks,
+        data.distinct_rows() if _plans_in_seconds(config) else None,
+        data.row_curves() if (ranks or comm.size) > 1 else None,
+    )
+
+
+def _plans_in_seconds(config: Config) -> bool:
     """Does the run's planner minimise seconds, of which distinct rows decide some, or bytes?"""
     return config.parallel.planner != "greedy"
 
@@ -117,7 +141,7 @@ def _plan_of_groups(
     """
     node_ranks = min(per_node or ranks, ranks)
     of_group = work.of_group(config.tables, groups)
-    if plans_in_seconds(config):
+    if _plans_in_seconds(config):
         from neocpu.plan.cost.links import Layout
 
         layout = Layout.of_run(ranks, node_ranks, config.parallel.route, groups)
@@ -284,9 +308,12 @@ def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:
 
 
 def workload(
-    config: Config, pooling: Mapping[str, float], distinct: Mapping[str, float] | None = None
+    config: Config,
+    pooling: Mapping[str, float],
+    distinct: Mapping[str, float] | None = None,
+    curves: Mapping[str, RowCurve] | None = None,
 ) -> Workload:
-    """What a step does to the tables; `pooling` and `distinct` as for `make_plan`."""
+    """What a step does to the tables; `pooling`, `distinct` and `curves` as for `make_plan`."""
     lookups_per_bag = {
         table.name: pooling[table.name] / len(table.features)
         for table in config.tables
@@ -297,6 +324,7 @@ def workload(
         pooling=lookups_per_bag,
         state_floats=config.optimizer.sparse.state_floats,
         distinct=distinct or {},
+        curves=curves or {},
         unique_rows=config.parallel.unique_rows,
         wires=wires_of(config),
         pins=choose_pins(config.tables, config.parallel.pins),

@@ -24,7 +24,7 @@ from neocpu.train.checkpoint import checkpoints
 from neocpu.train.config.config import Config
 
 if TYPE_CHECKING:  # data that are converted need no estimate
-    from neocpu.train.before.expected_data import TrainFacts
+    from neocpu.train.before.train_facts import TrainFacts
 
 
 @dataclass(frozen=True)

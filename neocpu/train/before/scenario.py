@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.errors import ConfigError
+from neocpu.plan.cost.row_curves import RowCurve
 from neocpu.plan.cost.work import DenseWork, Workload
 from neocpu.plan.simulation.collectives import MEASURED
 from neocpu.tables.specs.compositions import Tensors
-from neocpu.train.before.expected_data import TrainFacts
 from neocpu.train.before.plans import workload
+from neocpu.train.before.train_facts import TrainFacts
 from neocpu.train.config.config import Config
 from neocpu.train.model.layout import ModelLayout
 
@@ -37,19 +39,26 @@ class LogFacts(NamedTuple):
     """What data that were looked at tell a planner.
 
     pooling : mean lookups per sample of each table. distinct : distinct rows that a step looks up
-    in it. dense_features : of a sample (0: not known).
+    in it. dense_features : of a sample (0: not known). curves : how lookups are spread over rows
+    that are not alike.
     """
 
     pooling: Mapping[str, float]
     distinct: Mapping[str, float]
     dense_features: int
+    curves: Mapping[str, RowCurve] = MappingProxyType({})
 
     @classmethod
     def of(cls, splits: TrainFacts | None) -> "LogFacts":
         """Those of the data of a run, if there are any."""
         if splits is None:
             return NO_FACTS
-        return cls(splits.pooling_factors(), splits.distinct_rows(), splits.dense_features)
+        return cls(
+            splits.pooling_factors(),
+            splits.distinct_rows(),
+            splits.dense_features,
+            splits.row_curves(),
+        )
 
 
 NO_FACTS = LogFacts({}, {}, 0)
@@ -119,7 +128,7 @@ def work_of(
     precision = changes.precision or "fp32"
     if not getattr(machine.compute, f"{precision}_flops_per_s"):
         raise ConfigError(f"work.precision: {machine.name} has no units for {precision}")
-    work = workload(config, facts.pooling, facts.distinct)
+    work = workload(config, facts.pooling, facts.distinct, facts.curves)
     said = dict.fromkeys((table.name for table in config.tables), changes.pooling)
     return replace(
         work,

@@ -19,7 +19,7 @@ from neocpu.parallel.transport.sent import sum_traffic
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
-from neocpu.train.before.plans import make_plan, memory_plan, plans_in_seconds, table_lines
+from neocpu.train.before.plans import memory_plan, plan_for_data, table_lines
 from neocpu.train.before.room import PlannedRun, check_room, remove_row_files, row_folder
 from neocpu.train.before.warmup import warm_up
 from neocpu.train.config.config import Config
@@ -196,8 +196,7 @@ class Trainer:
         config = self.config
         comm = self.comm
         pooling = splits.pooling_factors()
-        distinct = splits.distinct_rows() if plans_in_seconds(config) else None
-        plan = make_plan(config, comm, pooling, distinct=distinct)
+        plan = plan_for_data(config, comm, splits)
         memory = memory_plan(config, plan, pooling, row_folder(self.out))
         # before room is looked at: they would count as taken
         remove_row_files(self.out, comm)

@@ -18,6 +18,7 @@ from neocpu.core.trees import rank_samples
 from neocpu.core.types import Elements, Ints
 from neocpu.parallel.exchange.wire_formats import segment_words
 from neocpu.parallel.sharding.schemes import owner_cuts
+from neocpu.plan.cost.row_curves import RowCurve
 from neocpu.plan.cost.traffic.shard_columns import ShardColumns
 from neocpu.plan.cost.work import alike_rows
 from neocpu.tables.specs.specs import TableSpec, bags
@@ -154,12 +155,14 @@ def _between(rows: Ints, lo: Ints, hi: Ints) -> Ints:
 
 
 class MeanDemand:
-    """Lookups that are expected when all rows of a table are alike.
+    """Lookups that are expected when all rows of a table are alike, or follow its curve.
 
     tables : of the plan. pooling : mean lookups per bag by table name (default 1).
     cuts : first sample of every rank and the end (`sample_cuts`).
     distinct : unique rows of the batch by table name, where they were measured: lookups are then
         spread over as many rows, each alike, as have so many unique ones.
+    curves : how lookups are spread over rows, by table name; unique rows are expected as of rows
+        that are alike.
     """
 
     def __init__(
@@ -168,7 +171,9 @@ class MeanDemand:
         pooling: Mapping[str, float],
         cuts: Ints,
         distinct: Mapping[str, float] | None = None,
+        curves: Mapping[str, RowCurve] | None = None,
     ) -> None:
+        self._curves = [(curves or {}).get(spec.name) for spec in tables]
         self._samples = np.diff(cuts)
         self._rows = np.array([spec.rows for spec in tables], np.int64)
         per_sample = [len(spec.features) * pooling.get(spec.name, 1.0) for spec in tables]
@@ -185,10 +190,20 @@ class MeanDemand:
 
     def lookups(self, rectangles: ShardColumns) -> Numbers:
         """Lookups that samples of rank s send to rank q's rectangles: f64[ranks, ranks]."""
-        table = rectangles.table
-        share = (rectangles.hi - rectangles.lo) / self._rows[table]
-        amounts = np.where(rectangles.copies, 0.0, share * self._per_sample[table])
+        per_sample = self._lookups_of_sample(rectangles)
+        amounts = np.where(rectangles.copies, 0.0, per_sample)
         return np.outer(self._samples, np.bincount(rectangles.rank, amounts, rectangles.ranks))
+
+    def _lookups_of_sample(self, rectangles: ShardColumns) -> Numbers:
+        """Lookups of a sample in each rectangle, f64[n]."""
+        table = rectangles.table
+        part = (rectangles.hi - rectangles.lo) / self._rows[table]
+        for number, curve in enumerate(self._curves):
+            if curve is not None:
+                own = np.flatnonzero(table == number)
+                part[own] = curve.below(rectangles.hi[own]) - curve.below(rectangles.lo[own])
+        lookups: Numbers = part * self._per_sample[table]
+        return lookups
 
     def row_words(self, rectangles: ShardColumns, unique_rows: str) -> Numbers:
         """Words in which rows travel from rank s to rank q: f64[ranks, ranks]."""
@@ -196,7 +211,7 @@ class MeanDemand:
             return self.lookups(rectangles)
         moving = rectangles.select(np.flatnonzero(~rectangles.copies))
         height = moving.hi - moving.lo
-        per_sample = height / self._rows[moving.table] * self._per_sample[moving.table]
+        per_sample = self._lookups_of_sample(moving)
         # ranks have few different numbers of samples
         samples, inverse = np.unique(self._samples, return_inverse=True)
         words = np.zeros((samples.size, rectangles.ranks))
