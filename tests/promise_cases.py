@@ -308,6 +308,14 @@ spread = 1
 max_preconditioner_dim = 5
 """,
 )
+# scales of fp8 follow from the largest numbers of all ranks, rounding from their samples
+_PRECISION = """
+[model.precision]
+format = "fp8"
+rounding = "stochastic"
+amax_history_len = 2
+"""
+FAMILIES["precision"] = replace(FAMILIES[MAIN], more=_PRECISION)
 FAMILIES["next day"] = replace(FAMILIES["adam"], day="next")
 FAMILIES["online"] = replace(FAMILIES["narrow"], day="online")
 DRAWN = "drawn "  # and a seed: the name of a family of `promise_draws.py`

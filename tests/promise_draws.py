@@ -52,6 +52,7 @@ from neocpu.train.config import config as configs
 from neocpu.train.config.defaults import as_overrides
 from neocpu.train.model.interactions.chain import INTERACTIONS, WITH_FIRST_ORDER
 from neocpu.train.model.options import CrossShape, DhenShape
+from neocpu.train.model.precision.keys import DYNAMIC, PRECISIONS, PrecisionKeys
 from neocpu.train.model.settings import ModelConfig
 
 Values = Mapping[str, tuple[object, ...]]
@@ -95,6 +96,15 @@ VALUES: dict[type, Values] = {
         "decay_steps": (3,),
         "decay_power": (1, 3),
         "end_learning_rate": (0.001,),
+    },
+    PrecisionKeys: {
+        "loss_scale": (DYNAMIC, 64.0),
+        "init_scale": (2.0**30,),
+        "growth_factor": (4.0,),
+        "backoff_factor": (0.25,),
+        "growth_interval": (1, 2),
+        "amax_history_len": (1, 3),
+        "margin": (1,),
     },
     ShampooKeys: {
         "every": (1, 2, 3),
@@ -172,6 +182,7 @@ KEPT: Mapping[type, tuple[str, ...]] = defaultdict(tuple) | {
         "dhen",
         "wide",
         "heads",
+        "precision",
     ),
 }
 # the tables of `promise_cases.py`, whose plans and placements go by these names: their features
@@ -330,7 +341,13 @@ class Drawing:
             self.add(lambda: some_keys(chance, MuonKeys, "optimizer.muon.", 0.6))
         if bound and chance.random() < 0.4:
             self.add(lambda: system_keys(chance.choice(SYSTEMS)))
+        if chance.random() < 0.25:
+            self.add(self._precision)
         return Drawn(self.seed, self.keys, day, bound)
+
+    def _precision(self) -> Keys:
+        narrow = {"model.precision.format": self.chance.choice(PRECISIONS[1:])}
+        return narrow | some_keys(self.chance, PrecisionKeys, "model.precision.", 0.3)
 
     def _training(self) -> Keys:
         chance = self.chance

@@ -185,3 +185,16 @@ class Evicted(NamedTuple):
     lines: Ints
     stamp: Ints
     dirty: NDArray[np.uint8]
+
+
+class OperandFormat(NamedTuple):
+    """Numbers that operands of products are rounded to.
+
+    layout : words i64[5] of a small float (`core/codecs.py`). scale : power of two that numbers are
+    multiplied by before, and divided by after. most : magnitude that they are moved to then where
+    they are larger; infinity: none.
+    """
+
+    layout: Ints
+    scale: np.float32
+    most: np.float32

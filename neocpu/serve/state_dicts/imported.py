@@ -320,6 +320,11 @@ def _refuse_features(names: Names, config: Config, source: Path) -> None:
             f"{source}: brings no {what or 'factors of optimizer.shampoo'}; leave that out, and "
             "set it in a run that starts from the import (training.init_from)"
         )
+    if config.model.precision.format != "fp32":
+        raise ConfigError(
+            f"{source}: brings no scales of model.precision; leave that out, and set it in a run "
+            "that starts from the import (training.init_from)"
+        )
     if config.model.towers or (config.model.diagonal and names.program == "torchrec"):
         raise ConfigError(
             f"{source}: has neither towers nor, from TorchRec, a diagonal; leave model.towers and "

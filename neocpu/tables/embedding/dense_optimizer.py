@@ -17,6 +17,13 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 AVERAGE = "ema"  # among the states, and so in checkpoints
 
 
+Settle = Callable[[int, int, int], None]
+
+
+def _as_they_are(first: int, end: int, step: int) -> None:
+    """Parameters stay what the rule made of them."""
+
+
 @dataclass(frozen=True)
 class DenseRule:
     """A rule of numbers and what it trains: the arguments of `DenseOptimizer`."""
@@ -38,6 +45,8 @@ class DenseOptimizer:
     state : attribute, name as torch has it -> f32[P]; the average among them.
     factors : attribute, what else is part of the state: name -> fields of a tensor, "value" first.
     news : attribute, lines for the user that were not shown yet.
+    settle : attribute, called with the parameters from one number to another that were updated, and
+        the step, before their average follows them.
     """
 
     def __init__(
@@ -61,6 +70,7 @@ class DenseOptimizer:
         }
         self.factors: dict[str, Mapping[str, Floats]] = {}
         self.news: list[str] = []
+        self.settle: Settle = _as_they_are
         self._ema = np.float32(ema)
         # of the fp64 difference: 1 - fl(ema) would be another number
         self._rest = np.float32(1.0 - ema)
@@ -82,6 +92,7 @@ class DenseOptimizer:
         for run in self._runs_in(first, end):
             own = slice(run.first, run.end)
             self._update(gradient[run.first - first : run.end - first], run.optimizer, step, own)
+            self.settle(run.first, run.end, step)
             self._follow(own)
 
     def _runs_in(self, first: int, end: int) -> Iterator[ParameterRun]:

@@ -72,6 +72,8 @@ def signature(config: Config, plan: Plan) -> str:
             model.dhen.modules if "dhen" in model.interactions else (),
             model.diagonal,
             model.loss,
+            model.precision.format != "fp32",
+            model.precision.rounding == "stochastic",
             sorted({head.loss for head in model.heads.values()}),
             optimizer.sparse.name,
             optimizer.sparse.max_norm > 0,

@@ -222,13 +222,14 @@ def check_memory(
 
 
 def dense_bytes(config: Config, dense_features: int) -> int:
-    """Bytes of the dense parameters, their optimizer's state and their average, if there is one,
-    and of what Shampoo or Muon keep.
+    """Bytes of the dense parameters, their optimizer's state, their average and their rounded
+    copies, if there are any, and of what Shampoo or Muon keep.
     """
     layout = config.layout(dense_features)
     optimizer = config.optimizer
-    # the average is one more array of the same size
+    # the average is one more array of the same size, and so are operands of products
     arrays = 1 + optimizer.dense.state_floats[0] + bool(config.eval.ema)
+    arrays += config.model.precision.format != "fp32"
     if optimizer.in_blocks or optimizer.trust_ratio:
         # gradient and step, and a momentum
         arrays += 2 + bool(optimizer.muon.steps or optimizer.shampoo.momentum)

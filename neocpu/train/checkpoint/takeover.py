@@ -161,6 +161,7 @@ def take_over(file: CheckpointFile, world: "World", dense_names: list[str] | Non
     account = Account()
     before = file.config()
     _dense(file, before, world, dense_names, account)
+    world.model.settle(0, world.model.flat.size, 0)
     # from the weights that were taken over, not from the initial ones
     world.dense.restart_average()
     _tables(file, before, world, account)
@@ -185,6 +186,8 @@ def _dense(
     if world.dense.factors:
         # gathered in other steps, of blocks that the layers at hand perhaps do not have
         account.fresh.append("factors of optimizer.shampoo")
+    if world.model.precision.state:
+        account.fresh.append("scales of model.precision")
     old_names = file.data().get("dense")
     present = {tensor.name: number for number, tensor in enumerate(file.tensors)}
     for name, fields in dense_fields(world).items():

@@ -354,6 +354,8 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     for key, why in config.optimizer.faults(config.parallel.towers):
         raise reader.wrong(f"optimizer.{key}", why)
+    for key, why in config.model.precision_faults(config.compositions):
+        raise reader.wrong(f"model.precision.{key}", why)
     if config.eval.ema >= 1:
         raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
     try:

@@ -6,7 +6,7 @@ Nothing is compiled when this file is imported: layouts stand beside their modul
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -26,10 +26,15 @@ class Buffer:
     def __init__(self, columns: int) -> None:
         self._matrix = np.empty((0, columns), np.float32)
 
+    @property
+    def columns(self) -> int:
+        """Of the matrix."""
+        return self._matrix.shape[1]
+
     def matrix(self, samples: int) -> F32:
         """The matrix f32[samples, columns], contents undefined."""
         if len(self._matrix) < samples:
-            self._matrix = np.empty((samples, self._matrix.shape[1]), np.float32)
+            self._matrix = np.empty((samples, self.columns), np.float32)
         return self._matrix[:samples]
 
 
@@ -38,11 +43,13 @@ class NodeGradient:
     """Where the gradients of one aligned node of leaves go.
 
     cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this batch,
-    and the end. into : f32 arrays by parameter.
+    and the end. into : f32 arrays by parameter. unscale : a power of two that sums are multiplied
+    by.
     """
 
     cuts: NDArray[np.int64]
     into: Mapping[str, F32]
+    unscale: np.float32 = field(default=np.float32(1), kw_only=True)
 
     def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
         """Write the gradients of the weights and biases of a layer, summed over the node.
@@ -52,7 +59,17 @@ class NodeGradient:
         """
         weight = self.into[f"{layer}.weight"]
         bias = self.into.get(f"{layer}.bias", NO_BIAS)
-        chosen("dense.gemm", "weight_gradient")(outer, inputs, self.cuts * rows, weight, bias)
+        self._sum(outer, inputs, self.cuts * rows, weight, bias)
+
+    def _sum(
+        self, outer: F32, inputs: F32, cuts: NDArray[np.int64], weight: F32, bias: F32
+    ) -> None:
+        """Sum over the leaves between the cuts, into weight f32[out, in] and bias f32[out]."""
+        chosen("dense.gemm", "weight_gradient")(outer, inputs, cuts, weight, bias)
+        # times 1 is no change of bits, but a pass over the parameters
+        if self.unscale != 1:
+            weight *= self.unscale
+            bias *= self.unscale
 
 
 Shapes = Tensors  # (name, shape) of each parameter, in the order of the flat array

@@ -23,6 +23,7 @@ from neocpu.train.model.heads import Head, Objective
 from neocpu.train.model.interactions.chain import Chain
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.mlp import BetweenLayers, Mlp, initialise
+from neocpu.train.model.precision.operands import precision_of
 
 if TYPE_CHECKING:
     from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
@@ -42,7 +43,8 @@ class Dlrm:
     pooled vector; composition, towers, first_order: modules, or None where the model has none;
     interaction; heads, of further labels;
     shared, number of parameters at work here: all but those of towers that run elsewhere; between,
-    called after each layer's work (messages may be on their way).
+    called after each layer's work (messages may be on their way); precision, in which numbers
+    products are made, whose `begin` comes before a step of training.
     """
 
     def __init__(self, layout: ModelLayout, seed: int = 0, apart: bool = False) -> None:
@@ -52,13 +54,15 @@ class Dlrm:
         self.flat: F32 = np.empty(layout.parameters, np.float32)
         self.parameters = layout.views(self.flat)
         initialise(self.parameters, seed)
+        self.precision = precision_of(layout.precision, seed)
+        self.precision.settle(self.parameters, 0)
         self.between = BetweenLayers()
         self._bottom = self._mlp("bottom", last_relu=True)
         self._top = self._mlp("top", last_relu=False)
         widths = (layout.first_column, layout.dims)
         self.towers = self._towers(widths) if layout.towers and not apart else None
         self.first_order = self._linear_term(widths) if layout.has_first_order else None
-        self.interaction = Chain(layout.chain(), self.parameters, self.between)
+        self.interaction = Chain(layout.chain(), self.parameters, self.between, self.precision)
         self.shared = self.flat.size
         if layout.towers and apart:
             # they send their vectors; the pooled vectors that they take never come here
@@ -70,10 +74,10 @@ class Dlrm:
             # E is filled by physical tables, which may have more or fewer columns
             self.columns = self.composition.columns
         self.heads = [
-            Head(head, layout.interaction_width, self.parameters, self.between)
+            Head(head, layout.interaction_width, self.parameters, self.between, self.precision)
             for head in layout.heads
         ]
-        self._objective = Objective(layout.loss)
+        self._objective = Objective(layout.loss, precision=self.precision)
         # a sum over heads, where there are several
         self._z_gradient = Buffer(layout.interaction_width)
         self._logits = np.empty((0, 0), np.float32)
@@ -103,7 +107,19 @@ class Dlrm:
     def _mlp(self, name: str, last_relu: bool) -> Mlp:
         """The MLP "bottom" or "top"."""
         sizes = self.layout.sizes(name)
-        return Mlp(name, sizes, self.parameters, last_relu, between=self.between)
+        return Mlp(name, sizes, self.parameters, last_relu, self.between, self.precision)
+
+    def settle(self, first: int, end: int, step: int) -> None:
+        """Parameters from number `first` to `end` of the flat array were updated: without master
+        weights they are rounded.
+        """
+        starts = np.cumsum([0, *self.layout.parameter_sizes().values()]).tolist()
+        updated = {
+            name: values
+            for start, (name, values) in zip(starts, self.parameters.items())
+            if first <= start < end
+        }
+        self.precision.settle(updated, step)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
@@ -158,8 +174,8 @@ class Dlrm:
     def backward(self) -> F32:
         """Gradient dE f32[b, columns] of the loss with respect to E; valid until the next call.
 
-        Its first columns are the gradient of the bottom MLP's output, not yet that of what its last
-        ReLU is applied to.
+        Its first columns are the gradient of the bottom MLP's output times the loss scale, not yet
+        that of what its last ReLU is applied to.
         """
         self.backward_upper([])
         dE = self.backward_lower()
@@ -187,6 +203,9 @@ class Dlrm:
         if self.first_order is not None:
             dE = self.first_order.backward(dE, dlogit)
         self._bottom_gradient = dE[:, : self.first_column]
+        if self.precision.unscale != 1:
+            # the bottom MLP goes on with the scaled one
+            dE[:, self.first_column :] *= self.precision.unscale
         if self.towers is not None:
             dE = self.towers.backward(dE)
         return dE if self.composition is None else self.composition.backward(dE)
@@ -226,7 +245,7 @@ class Dlrm:
         cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this
         batch, and the end. out : in the order of `flat`. Call it after `backward`.
         """
-        node = NodeGradient(cuts, self.layout.views(out))
+        node = NodeGradient(cuts, self.layout.views(out), unscale=self.precision.unscale)
         for mlp in (self._bottom, self._top):
             for layer in range(mlp.layers):
                 mlp.weight_gradient(layer, [node])

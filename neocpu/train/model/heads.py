@@ -15,6 +15,7 @@ import numpy as np
 from neocpu.kernels.dense import loss as losses
 from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.mlp import Mlp
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 if TYPE_CHECKING:
     from neocpu.train.model.head_layout import HeadLayout
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 class Objective:
     """Predictions, losses and the gradient of logits.
 
-    loss : "bce" or "mse". weight : of this loss among several.
+    loss : "bce" or "mse". weight : of this loss among several. precision : has the scale of the
+    loss.
 
     Attributes: logit_gradient f32[b, 1], of the last `gradient`.
     """
 
-    def __init__(self, loss: str, weight: float = 1.0) -> None:
+    def __init__(self, loss: str, weight: float = 1.0, precision: Precision = EXACT) -> None:
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
         self._weight = np.float32(weight)
+        self._precision = precision
         self._prediction = Buffer(1)
         self._gradient = Buffer(1)
         self._losses = Buffer(1)
@@ -54,8 +57,9 @@ class Objective:
         if weights is not None:
             np.multiply(gradient, weights, out=gradient)
         # times 1 is no change of bits, but a pass over the batch
-        if self._weight != 1:
-            np.multiply(gradient, self._weight, out=gradient)
+        for factor in (self._weight, self._precision.loss_scale):
+            if factor != 1:
+                np.multiply(gradient, factor, out=gradient)
         return prediction, loss
 
     def predict(self, logits: F32) -> F32:
@@ -73,6 +77,7 @@ class Head:
     """The MLP and the loss of one further label.
 
     inputs : numbers of z. parameters : by name. between : called after each layer's work.
+    precision : of the operands of products.
     """
 
     def __init__(
@@ -81,11 +86,12 @@ class Head:
         inputs: int,
         parameters: Mapping[str, F32],
         between: Callable[[], None],
+        precision: Precision = EXACT,
     ) -> None:
         self.layout = layout
         sizes = (inputs, *layout.top)
-        self._mlp = Mlp(layout.prefix, sizes, parameters, last_relu=False, between=between)
-        self._objective = Objective(layout.loss, layout.weight)
+        self._mlp = Mlp(layout.prefix, sizes, parameters, False, between, precision)
+        self._objective = Objective(layout.loss, layout.weight, precision)
         self._logits = np.empty((0, 1), np.float32)
 
     def forward(self, z: F32) -> None:

@@ -37,6 +37,7 @@ from neocpu.train.model.interactions.chain import (
 )
 from neocpu.train.model.interactions.dot import DotLayout
 from neocpu.train.model.options import LOSSES, CrossShape, DhenShape, InteractionOptions
+from neocpu.train.model.precision.keys import PrecisionKeys
 
 if TYPE_CHECKING:
     from neocpu.train.model.composition_layout import CompositionLayout
@@ -56,7 +57,7 @@ class ModelLayout:
     (None: as they are). cross, dhen : shapes of these layers, where the interaction has any. wide :
     positions of the keys that are weights of a linear term (`first_order.py`) and do not interact.
     heads : top MLPs and losses of further labels. appended : parameters behind all others, of no
-    layer.
+    layer. precision : of the operands of products.
 
     Raises ConfigError: sizes that do not fit together, an unknown interaction or loss.
     """
@@ -75,6 +76,7 @@ class ModelLayout:
     wide: tuple[int, ...] = ()
     heads: "tuple[HeadLayout, ...]" = ()
     appended: Shapes = ()
+    precision: PrecisionKeys = field(default_factory=PrecisionKeys)
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:

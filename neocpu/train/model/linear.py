@@ -13,21 +13,32 @@ import numpy as np
 
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 
 class Linear:
     """A layer `name`, or `rows` of it: the same matrix for each of the vectors of a sample.
 
     parameters : holds `name`.weight f32[out, in] and perhaps `name`.bias f32[out]. rows : vectors
-    of a sample.
+    of a sample. precision : of the operands of products.
     """
 
-    def __init__(self, name: str, parameters: Mapping[str, F32], rows: int = 1) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: Mapping[str, F32],
+        rows: int = 1,
+        precision: Precision = EXACT,
+    ) -> None:
         self._name = name
         self._rows = rows
         self._weight = parameters[f"{name}.weight"]
         outputs, inputs = self._weight.shape
         self._bias = parameters.get(f"{name}.bias", np.zeros(outputs, np.float32))
+        self._rounded_weight = precision.weight(f"{name}.weight")
+        self._rounded_input = precision.activation(name, rows)
+        self._rounded_gradient = precision.gradient(name, rows)
+        self._operand = self._weight
         self._output = Buffer(rows * outputs)
         self._inner = Buffer(rows * inputs)
         self._x = np.empty((0, inputs), np.float32)
@@ -38,18 +49,19 @@ class Linear:
         output = self._output.matrix(len(x))
         outputs, inputs = self._weight.shape
         # a view: the vectors of a sample are rows of one matrix
-        self._x = x.reshape(len(x) * self._rows, inputs)
+        self._x = self._rounded_input.of(x.reshape(len(x) * self._rows, inputs))
+        self._operand = self._rounded_weight.of(self._weight)
         result = output.reshape(len(x) * self._rows, outputs)
-        chosen("dense.gemm", "layer")(self._x, self._weight, self._bias, False, result)
+        chosen("dense.gemm", "layer")(self._x, self._operand, self._bias, False, result)
         return output
 
     def backward(self, outer: F32) -> F32:
         """dx f32[b, rows * in] from dy f32[b, rows * out], which `weight_gradients` reads again."""
         inner = self._inner.matrix(len(outer))
         outputs, inputs = self._weight.shape
-        self._outer = outer.reshape(len(outer) * self._rows, outputs)
+        self._outer = self._rounded_gradient.of(outer.reshape(len(outer) * self._rows, outputs))
         result = inner.reshape(len(outer) * self._rows, inputs)
-        chosen("dense.gemm", "input_gradient")(self._outer, self._weight, NO_GATE, result)
+        chosen("dense.gemm", "input_gradient")(self._outer, self._operand, NO_GATE, result)
         return inner
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:

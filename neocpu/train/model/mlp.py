@@ -7,7 +7,9 @@ In backward it keeps every layer's gradient too.
                                                                        gradients before the ReLU
     weights    dWi = sum over samples of g(i+1)ᵀ xi, for one node of leaves at a time
 
-Buffers are reused from batch to batch; they grow when a batch has more samples than any before.
+Inputs, weights and gradients are rounded where they enter a product, if the model says so
+(`precision/`). Buffers are reused from batch to batch; they grow when a batch has more samples than
+any before.
 """
 
 import math
@@ -20,6 +22,7 @@ from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.numbers import philox
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
 from neocpu.train.model.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 
 def initialise(parameters: Mapping[str, F32], seed: int) -> None:
@@ -62,7 +65,7 @@ class Mlp:
 
     sizes : widths, the input's first. parameters : holds `name`.i.weight f32[out, in] and
     `name`.i.bias f32[out]. last_relu : is there a ReLU after the last layer too? between : called
-    after each layer's work.
+    after each layer's work. precision : of the operands of products.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Mlp:
         parameters: Mapping[str, F32],
         last_relu: bool,
         between: Callable[[], None] = nothing,
+        precision: Precision = EXACT,
     ) -> None:
         self.name = name
         self.last_relu = last_relu
@@ -79,6 +83,11 @@ class Mlp:
         self._between = between
         self._weights = [parameters[f"{name}.{layer}.weight"] for layer in range(self.layers)]
         self._biases = [parameters[f"{name}.{layer}.bias"] for layer in range(self.layers)]
+        names = [f"{name}.{layer}" for layer in range(self.layers)]
+        self._rounded_weights = [precision.weight(f"{layer}.weight") for layer in names]
+        self._rounded_inputs = [precision.activation(layer) for layer in names]
+        self._rounded_gradients = [precision.gradient(layer) for layer in names]
+        self._operands: list[F32] = []  # W0 ... as products read them
         self._values = [Buffer(size) for size in sizes[1:]]
         self._gradients = [Buffer(size) for size in sizes]
         self._inputs: list[F32] = []  # x0 ... xk of the batch
@@ -91,10 +100,17 @@ class Mlp:
 
         `weight_gradient` reads x again.
         """
-        self._inputs = [x]
+        # the caller's, so it is not rounded in place as the outputs of layers are
+        self._inputs = [self._rounded_inputs[0].of(x)]
+        self._operands = []
         self._outer = []
         for layer in range(self.layers):
-            self._inputs.append(self._output(layer, self._inputs[-1]))
+            weight = self._rounded_weights[layer].of(self._weights[layer])
+            self._operands.append(weight)
+            output = self._output(layer, self._inputs[-1])
+            if layer < self.layers - 1:
+                output = self._rounded_inputs[layer + 1].inside(output)
+            self._inputs.append(output)
             self._between()
         return self._inputs[-1]
 
@@ -102,7 +118,7 @@ class Mlp:
         """Output f32[b, sizes[layer + 1]] of a layer for x f32[b, sizes[layer]]."""
         output = self._values[layer].matrix(len(x))
         relu = self.last_relu or layer < self.layers - 1
-        chosen("dense.gemm", "layer")(x, self._weights[layer], self._biases[layer], relu, output)
+        chosen("dense.gemm", "layer")(x, self._operands[layer], self._biases[layer], relu, output)
         return output
 
     def backward(self, gradient: F32, need_input: bool) -> F32 | None:
@@ -126,14 +142,17 @@ class Mlp:
             # the output tells: ReLU passed where it is above 0
             gated[self._inputs[-1] <= 0] = 0
             gradient = gated
-        self._outer = [gradient]
+        self._outer = [self._rounded_gradients[-1].of(gradient)]
 
     def input_gradient(self, layer: int) -> F32:
-        """Gradient f32[b, sizes[layer]] of a layer's input, before the ReLU that made it."""
+        """Gradient f32[b, sizes[layer]] of a layer's input, before the ReLU that made it; rounded
+        where it goes on to the layer before.
+        """
         gate = self._inputs[layer] if layer else NO_GATE
         inner = self._gradients[layer].matrix(len(self._outer[0]))
-        chosen("dense.gemm", "input_gradient")(self._outer[0], self._weights[layer], gate, inner)
+        chosen("dense.gemm", "input_gradient")(self._outer[0], self._operands[layer], gate, inner)
         if layer:
+            inner = self._rounded_gradients[layer - 1].inside(inner)
             # weight gradients may come later, when their bucket is due
             self._outer.insert(0, inner)
         self._between()

@@ -1,6 +1,6 @@
 """Which keys of a config describe the model? The section `model`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,9 @@ from neocpu.train.model.options import (
     HeadConfig,
     TowerModule,
 )
+from neocpu.train.model.precision.keys import FP32, PrecisionKeys
+
+MULTIPLIED = {"project", "tensor_train"}  # operations with matrices of their own
 
 if TYPE_CHECKING:
     from neocpu.train.model.composition_layout import CompositionLayout
@@ -49,6 +52,7 @@ class ModelConfig:
     wide : shell patterns of tables of dim 1 whose rows are weights of a linear term, as "*.wide";
         deepfm and wide_deep need some.
     heads : further labels that the model learns, each by a top MLP of its own (docs/models.md).
+    precision : in which numbers the products of MLPs and interaction are made (docs/precision.md).
     """
 
     embedding_dim: Annotated[int, Limits(least=1, most=MOST_COLUMNS)] = 16
@@ -66,6 +70,7 @@ class ModelConfig:
     dhen: DhenShape = field(default_factory=DhenShape)
     wide: tuple[str, ...] = ()
     heads: Mapping[str, HeadConfig] = field(default_factory=dict)
+    precision: PrecisionKeys = field(default_factory=PrecisionKeys)
 
     def layout(
         self,
@@ -96,6 +101,7 @@ class ModelConfig:
             dhen=self.dhen,
             wide=self._wide_keys(tables),
             heads=self._head_layouts(),
+            precision=self.precision,
         )
 
     def _tower_layouts(self, keys: Sequence[str], dims: Sequence[int]) -> "tuple[TowerLayout, ...]":
@@ -184,4 +190,23 @@ class ModelConfig:
         model["heads"] = [[name, asdict(head)] for name, head in self.heads.items()]
         if not self.heads:
             del model["heads"]
+        model["precision"] = self.precision.header()
+        if self.precision.format == FP32:
+            del model["precision"]
         return model
+
+    def precision_faults(self, compositions: Sequence[Composition]) -> Iterator[tuple[str, str]]:
+        """(key below model.precision, what is wrong with it)."""
+        yield from self.precision.faults()
+        if self.precision.format == FP32:
+            return
+        others = [name for name in ("attention", "towers") if getattr(self, name)]
+        others = [f"model.{name}" for name in others]
+        others += ['the interaction "dhen"'] * ("dhen" in self.interactions)
+        operations = sorted({part.operation for part in compositions} & MULTIPLIED)
+        others += [f"tables composed by {name!r}" for name in operations]
+        if others:
+            yield (
+                "format",
+                f"products of {others[0]} are made in fp32 only; leave one of the two out",
+            )

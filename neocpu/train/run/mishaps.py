@@ -41,11 +41,21 @@ class Mishaps:
         self._tell = tell
         self._in_a_row = 0
         self._roll_backs = 0
+        self._overflows = 0
         self._tried: set[int] = set()  # steps that were rolled back from
 
     def sound(self) -> None:
         """A step was taken."""
         self._in_a_row = 0
+
+    def overflowed(self, step: int) -> None:
+        """The step of this number was left out for its loss scale, which is smaller now."""
+        if not self._overflows:
+            self._tell(
+                f"step {step} is left out: a gradient times the loss scale is too large for its "
+                "format, so the scale is lowered; further ones are only counted"
+            )
+        self._overflows += 1
 
     def met(self, step: int, fault: str) -> None:
         """The step of this number was left out. Raises RollBack where that is the policy.

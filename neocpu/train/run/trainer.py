@@ -33,7 +33,7 @@ from neocpu.train.run.summary import sent_matrix, summarise
 from neocpu.train.run.verdict import verdict
 from neocpu.train.step.pipeline import look_ahead
 from neocpu.train.step.schedule import LOG_DUE, SAVE_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
-from neocpu.train.step.step import Steps
+from neocpu.train.step.steps import Steps
 from neocpu.train.step.world import World, build
 from neocpu.train.watch.complaints import advise, warn_of_leaves
 from neocpu.train.watch.metrics import Metrics
@@ -338,7 +338,9 @@ class Trainer:
         self._watch.end_step()
         assert self.world is not None
         self.world.dense.tell(self.report.tell)
-        if outcome.fault:
+        if outcome.scaled:
+            self._mishaps.overflowed(self.steps_taken + 1)
+        elif outcome.fault:
             self._left_out(steps, outcome.fault)
         else:
             self._mishaps.sound()

@@ -205,6 +205,8 @@ def _refuse(config: Config) -> None:
         raise _wrong(config, "optimizer.clip_norm", "a search does not know it; leave it out")
     if config.optimizer.trust_ratio:
         raise _wrong(config, "optimizer.trust_ratio", "a search does not know it; leave it out")
+    if config.model.precision.header():
+        raise _wrong(config, "model.precision.format", "a search does not know it; leave it out")
     if config.optimizer.in_blocks:
         key = "muon.steps" if config.optimizer.muon.steps else "shampoo.every"
         raise _wrong(config, f"optimizer.{key}", "a search does not know it; leave it out")

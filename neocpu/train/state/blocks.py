@@ -21,6 +21,7 @@ from neocpu.core.types import Elements, Ints, JsonObject
 
 # part of the digest: another size would give other hashes
 FACTORS = "shampoo."  # tensors of a dense optimizer that are no parameters begin so
+SCALES = "precision."  # what operands of products are scaled by, and how it follows
 BLOCK = 4096
 STATE_VERSION = 1
 F32 = NDArray[np.float32]
@@ -54,7 +55,7 @@ class Tensor:
     @property
     def parameter(self) -> bool:
         """Whether this is a dense parameter, not what an optimizer knows of one."""
-        return not (self.table or self.name.removeprefix("dense/").startswith(FACTORS))
+        return not (self.table or self.name.removeprefix("dense/").startswith((FACTORS, SCALES)))
 
     @property
     def coded(self) -> bool:

@@ -331,11 +331,11 @@ def dense_fields(world: Trained) -> dict[str, dict[str, F32]]:
 
 def replicated_fields(world: Trained) -> dict[str, Mapping[str, F32]]:
     """What every rank has whole: the fields of dense parameters, copies of what says where the rows
-    of tables are that move, and the factors of the dense optimizer. Collective where there are such
-    tables.
+    of tables are that move, the factors of the dense optimizer, and scales of operands. Collective
+    where there are such tables.
     """
     moving = {} if world.dynamic is None else world.dynamic.fields()
-    return dense_fields(world) | moving | world.dense.factors
+    return dense_fields(world) | moving | world.dense.factors | world.model.precision.state
 
 
 def state_of(world: Trained, quantize: str = "") -> State:

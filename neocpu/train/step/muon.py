@@ -89,6 +89,7 @@ class Muon(Directions):
             parameters = self.parameters[own]
             parameters *= hyper.keep
             parameters -= rate * self._step[own]
+        self.settle(span.start, span.stop, step)
         self._follow(span)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.kernels.compile.choice import chosen
 from neocpu.parallel.exchange.dense_reduction import sum_leaves
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
@@ -37,9 +36,7 @@ class RoundedNodeGradient(NodeGradient):
             leaf_bias = out[weight.size :]
             # one leaf: its sum is rounded before it is added to the next
             leaf_cuts = cuts[number : number + 2]
-            chosen("dense.gemm", "weight_gradient")(
-                outer, inputs, leaf_cuts, leaf_weight, leaf_bias
-            )
+            self._sum(outer, inputs, leaf_cuts, leaf_weight, leaf_bias)
 
         sum_leaves(leaf, cuts.size - 1, self.wire, total, self.buffers)
         weight[...] = total[: weight.size].reshape(weight.shape)
@@ -47,9 +44,15 @@ class RoundedNodeGradient(NodeGradient):
 
 
 def node_gradient(
-    cuts: NDArray[np.int64], into: Mapping[str, F32], wire: Wire | None, buffers: Buffers
+    cuts: NDArray[np.int64],
+    into: Mapping[str, F32],
+    unscale: np.float32,
+    wire: Wire | None,
+    buffers: Buffers,
 ) -> NodeGradient:
-    """Where the gradients of one node go, on a wire or none; cuts, into : as of `NodeGradient`."""
+    """Where the gradients of one node go, on a wire or none; cuts, into, unscale : as of
+    `NodeGradient`.
+    """
     if wire is None:
-        return NodeGradient(cuts, into)
-    return RoundedNodeGradient(cuts, into, wire, buffers)
+        return NodeGradient(cuts, into, unscale=unscale)
+    return RoundedNodeGradient(cuts, into, wire, buffers, unscale=unscale)

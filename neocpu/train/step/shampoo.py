@@ -71,6 +71,7 @@ class Shampoo(Directions):
             if step >= self._keys.first:
                 self._precondition(shared, step)
             self._apply(step, first, end)
+            self.settle(first, end, step)
             self._follow(span)
 
     def gather(self) -> None:

@@ -5,9 +5,11 @@
     dense gradients   the same, of the sums over all ranks            before a parameter is updated
     states            finite, looked at where a gradient is large     after the update
 
-A step that is not sound ends the run, or nothing of it is written on any rank (`skips`). Then ranks
-must agree before the first row is written, and need no exchange for it: a rank that met something
-makes its dense gradients NaN, and the sums over all ranks, which every rank has alike, show it.
+A step that is not sound ends the run, or nothing of it is written on any rank (`skips`). With a
+loss scale that follows from overflows, a gradient that is not finite ends no run, but lowers the
+scale. Where steps are left out, ranks must agree before the first row is written, and need no
+exchange for it: a rank that met something makes its dense gradients NaN, and the sums over all
+ranks, which every rank has alike, show it.
 """
 
 from collections.abc import Sequence
@@ -50,8 +52,10 @@ def sound(numbers: Floats) -> bool:
 class Soundness:
     """The checks of one rank's steps.
 
-    The objects are those of the step. skips : a step that is not sound is left out on all ranks,
+    The objects are those of the step. goes_on : a step that is not sound is left out on all ranks,
     and its turn says why (`Turn.fault`); else TrainingError ends the run.
+
+    Attribute: skips, may steps be left out? Also where the run does not go on, by a loss scale.
     """
 
     def __init__(
@@ -61,9 +65,10 @@ class Soundness:
         optimizer: DenseOptimizer,
         towers: "TowerGradients | None",
         dynamic: "DynamicKinds | None",
-        skips: bool,
+        goes_on: bool,
     ) -> None:
-        self.skips = skips
+        self.skips = goes_on or model.precision.skips
+        self._goes_on = goes_on
         self._model = model
         self._embedding = embedding
         self._optimizer = optimizer
@@ -71,7 +76,7 @@ class Soundness:
         self._dynamic = dynamic
         env = embedding.env
         # beside the exchanges of batches that are under way
-        self._comm = env.comm.queue("soundness") if skips else env.comm
+        self._comm = env.comm.queue("soundness") if self.skips else env.comm
         self._tables = env.plan.tables
         self._shards = env.plan.local(env.comm.rank)
         self._keys = bags(env.plan.tables)
@@ -92,11 +97,13 @@ class Soundness:
         sample = int(np.argmin(finite))
         batch = turn.batch
         inputs = np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample])
-        self._met(
-            turn,
+        what = (
             f"the loss of {self._sample(batch, sample)} is {losses[sample]} (its inputs are "
-            f"{'finite' if inputs else 'not finite'}){self._origin(batch, E, sample)}",
+            f"{'finite' if inputs else 'not finite'}){self._origin(batch, E, sample)}"
         )
+        if not self._goes_on:
+            raise _ended(turn, what)
+        self._met(turn, what)
 
     def pooled(self, turn: Turn) -> None:
         """The gradient of E, and those of lookups without pooling."""
@@ -132,6 +139,9 @@ class Soundness:
         # what a rank met itself says more than the sums, which show only that one did
         met = [text.decode() for text in self._comm.allgather_bytes(turn.fault.encode())]
         turn.fault = next(filter(None, met), "") or self._of_parameter(gradients)
+        turn.scaled = self._model.precision.overflowed()
+        if not (turn.scaled or self._goes_on):
+            raise _ended(turn, turn.fault)
         return True
 
     def gradients(self, turn: Turn, gradients: Sequence[DenseGradient]) -> None:
@@ -191,7 +201,7 @@ class Soundness:
 
     def _met(self, turn: Turn, what: str) -> None:
         if not self.skips:
-            raise TrainingError(f"step {turn.step}: {what}; {ADVICE}")
+            raise _ended(turn, what)
         turn.fault = turn.fault or what
 
     def _sample(self, batch: BatchLike, sample: int) -> str:
@@ -265,6 +275,10 @@ class Soundness:
                 unsound: Ints = held[~finite]
                 return unsound
         return np.empty(0, np.int64)
+
+
+def _ended(turn: Turn, what: str) -> TrainingError:
+    return TrainingError(f"step {turn.step}: {what}; {ADVICE}")
 
 
 def _largest(batch: BatchLike, sample: int) -> str:

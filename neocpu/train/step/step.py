@@ -9,13 +9,12 @@ ahead of their time, as the kind of pipelining says.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.stages import NONE_AHEAD, PIPELINES, STEP, pipelined
+from neocpu.core.stages import NONE_AHEAD
 from neocpu.core.trees import leaf_cuts, rank_samples
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.exchange.dense_reduction import LeafReduction, dense_reduction
@@ -26,8 +25,10 @@ from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.step.node_gradients import node_gradient
-from neocpu.train.step.pipeline import Pipeline, Work
+from neocpu.train.step.pipeline import Work
+from neocpu.train.step.scales import Scales
 from neocpu.train.step.soundness import Soundness
+from neocpu.train.step.steps import Steps, StepWork
 from neocpu.train.step.turn import BatchLike, DenseGradient, Outcome, Turn
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class TrainStep:
         self._wire = options.wire
         self._clip = self._make_clip(options.clip_norm)
         self.soundness = Soundness(model, embedding, optimizer, towers, dynamic, options.skips)
+        self._scales = Scales(model.precision, comm.queue("dense"), self.leaves)
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(options.bucket_bytes)
@@ -174,11 +176,13 @@ class TrainStep:
 
     def over(
         self, batches: Iterator[BatchLike], step: int, ahead: Mapping[str, int] = NONE_AHEAD
-    ) -> "Steps":
+    ) -> Steps:
         """Steps over batches, from this step on; ahead : of `core.stages.pipelined`."""
         # what an earlier pipeline had under way was dropped with it
         self._coming = []
-        return Steps(self, batches, step, ahead)
+        comm = self.comm
+        work = StepWork(self.pipeline, self.work(), self.dynamic, comm.span, self.model.between)
+        return Steps(work, batches, step, ahead)
 
     def forward(self, batch: BatchLike) -> NDArray[np.float32]:
         """Logits f32[b] of this rank's samples. Collective."""
@@ -221,6 +225,7 @@ class TrainStep:
         return turn.lookup
 
     def _forward_bottom(self, turn: Turn) -> None:
+        self._scales.begin(turn)
         self.model.forward_bottom(turn.batch.dense, self._vectors(turn.batch))
 
     def _vectors(self, batch: BatchLike) -> NDArray[np.float32]:
@@ -255,6 +260,7 @@ class TrainStep:
             node_gradient(
                 np.array(cuts[lo : lo + size + 1], np.int64) - first,
                 views,
+                self.model.precision.unscale,
                 self._wire,
                 self._buffers,
             )
@@ -284,8 +290,9 @@ class TrainStep:
         assert turn.update is not None
         return turn.update.start_replicas()
 
-    def _backward_bottom(self, _: Turn) -> None:
+    def _backward_bottom(self, turn: Turn) -> None:
         self.model.backward_bottom(self._node_gradients)
+        self._scales.send(turn)
 
     def _sum(self, turn: Turn, name: str) -> Waitable | None:
         bucket = self.buckets[name]
@@ -305,7 +312,7 @@ class TrainStep:
         assert turn.update is not None and turn.outcome is not None and turn.gradient is not None
         # the first to write: what ranks agree on is known before
         if self.soundness.skips and self.soundness.agree(turn, self._gradients(turn, *BUCKETS)):
-            turn.outcome = replace(turn.outcome, fault=turn.fault)
+            turn.outcome = replace(turn.outcome, fault=turn.fault, scaled=turn.scaled)
             return
         if self.dynamic is not None:
             self.dynamic.note(turn.batch.sparse, turn.gradient)
@@ -332,8 +339,12 @@ class TrainStep:
         return gradients
 
     def _update_dense(self, turn: Turn, name: str) -> None:
-        if turn.fault:
-            return
+        if not turn.fault:
+            self._step_dense(turn, name)
+        if name == "lower":
+            self._scales.end(turn)
+
+    def _step_dense(self, turn: Turn, name: str) -> None:
         updated: Iterable[DenseGradient]
         if self._clip is None:
             updated = gradients = self._gradients(turn, name)
@@ -349,52 +360,3 @@ class TrainStep:
             span = slice(first, first + gradient.size)
             self.optimizer.step(gradient, turn.step, span)
         self.soundness.states(turn, gradients)
-
-
-class Steps:
-    """Training steps over batches in their order, with what can be done ahead of them.
-
-    Where rows of tables move, a segment of steps ends with no batch under way.
-
-    ahead : batches by which stages run ahead where the tables need it (`pipeline.py`).
-    """
-
-    def __init__(
-        self,
-        owner: TrainStep,
-        batches: Iterator[BatchLike],
-        step: int,
-        ahead: Mapping[str, int],
-    ) -> None:
-        self._owner = owner
-        self._ahead = ahead
-        self._turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
-        self._pipeline = self._segment(step)
-
-    def _segment(self, step: int) -> Pipeline[Turn]:
-        """The steps from this one to the next decision on rows; to the end, if there is none."""
-        owner = self._owner
-        turns: Iterator[Turn] = self._turns
-        if owner.dynamic is not None:
-            turns = islice(turns, owner.dynamic.steps_left(step))
-        return Pipeline(
-            pipelined(owner.pipeline, STEP, self._ahead),
-            owner.work(),
-            turns,
-            {**PIPELINES[owner.pipeline], **self._ahead},
-            owner.comm.span,
-            owner.model.between,
-        )
-
-    def next(self) -> tuple[BatchLike, Outcome]:
-        """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
-        turn = self._pipeline.step()
-        assert turn is not None and turn.outcome is not None
-        dynamic = self._owner.dynamic
-        if dynamic is not None and dynamic.end_step(turn.step):
-            self._pipeline = self._segment(turn.step + 1)
-        return turn.batch, turn.outcome
-
-    def close(self) -> None:
-        """Wait for the exchanges of batches that will not be trained on. Collective."""
-        self._pipeline.close()

@@ -104,7 +104,7 @@ class TowerGradients:
             for lo, leaves in peers.tree_nodes(rank):
                 # samples of the peers stand behind one another here
                 node_cuts = np.array(cuts[lo : lo + leaves + 1], np.int64) - first + start
-                node = node_gradient(node_cuts, into, self._wire, self._buffers)
+                node = node_gradient(node_cuts, into, np.float32(1), self._wire, self._buffers)
                 self._towers.weight_gradients([node])
                 sums[lo, leaves] = np.concatenate([self._sum[span] for span in self._node_slices])
             start += size

@@ -35,6 +35,7 @@ class TrustRatio(UnitSteps):
             for cut in self._cuts:
                 if first <= cut.start < end:
                     self._take(cut, step)
+        self.settle(first, end, step)
         self._follow(slice(first, end))
 
     def _take(self, cut: slice, step: int) -> None:

@@ -47,13 +47,15 @@ class BatchLike(Protocol):
 class Outcome:
     """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples.
 
-    No weight has touched the losses. fault : why nothing was updated ("": everything was).
+    No weight has touched the losses. fault : why nothing was updated ("": everything was). scaled :
+    the loss scale was too large for it, and is smaller now.
     """
 
     prediction: NDArray[np.float32]
     labels: NDArray[np.float32]
     loss: NDArray[np.float32]
     fault: str = ""
+    scaled: bool = False
 
 
 @dataclass
@@ -62,7 +64,8 @@ class Turn:
 
     step : of the optimizers, counted from 1. input, lookup, gradient (dE), update, sums : what its
     stages have made so far; sums by bucket, those of towers that run on their nodes apart.
-    fault : a number that is not sound, where such steps are left out (`soundness.py`).
+    fault : a number that is not sound, where such steps are left out (`soundness.py`). scaled : as
+    of `Outcome`. peaks : largest numbers of all ranks (`scales.py`).
     """
 
     batch: BatchLike
@@ -74,4 +77,6 @@ class Turn:
     sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
     tower_sums: list[DenseGradient] | None = None
     fault: str = ""
+    scaled: bool = False
+    peaks: Started[Floats] | None = None
     outcome: Outcome | None = None

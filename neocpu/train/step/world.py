@@ -104,6 +104,7 @@ def build(
     )
     embedding, towers = _embedding(config, env, model)
     dense = dense_optimizer(config, model, comm)
+    dense.settle = model.settle
     of_table = config.table_optimizers()
     shards = plan.local(comm.rank)
     embedding.tbe.give_rates([of_table[plan.tables[shard.table].name] for shard in shards])

@@ -14,6 +14,7 @@ BLOCK_PERMUTATION = 3
 WINDOW_PERMUTATION = 4
 GENERATOR = 5
 LEAVING = 6
+DENSE_ROUNDING = 7  # operands of products
 SEARCH = 16  # noise of a search's samples
 FIT = 17  # order of a fit's samples
 

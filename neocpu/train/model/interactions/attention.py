@@ -15,6 +15,7 @@ from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import F32, Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.linear import Linear
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 PARTS = ("query", "key", "value")
 
@@ -37,7 +38,7 @@ class SelfAttentionLayout:
         width = self.widths[0]
         return tuple((f"{self.prefix}.{name}.weight", (width, width)) for name in PARTS)
 
-    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return SelfAttention(self, parameters)
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from neocpu.core.errors import ConfigError
 from neocpu.train.model.arrays import F32, NodeGradient, Shapes
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 Widths = tuple[int, ...]
 
@@ -53,8 +54,10 @@ class InteractionLayout(Protocol):
     def tensors(self) -> Shapes:
         """(name, shape) of its parameters."""
 
-    def build(self, parameters: Mapping[str, F32]) -> Interaction:
-        """The interaction at work; parameters : by name, its own among them."""
+    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+        """The interaction at work; parameters : by name, its own among them. precision : of the
+        operands of its products.
+        """
 
 
 def one_width(name: str, widths: Widths) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from neocpu.train.model.arrays import F32, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class CatLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Cat()
 

@@ -12,6 +12,7 @@ from neocpu.core.errors import ConfigError
 from neocpu.train.model.arrays import F32, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths
 from neocpu.train.model.options import InteractionOptions
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 # name -> layout of (widths of the vectors that come, options, prefix of its tensors' names)
 Make = Callable[[Widths, InteractionOptions, str], InteractionLayout]
@@ -72,7 +73,7 @@ def chain_tensors(layouts: Sequence[InteractionLayout]) -> Shapes:
 class Chain(Interaction):
     """Interactions behind one another, as one.
 
-    layouts, parameters : of all of them. between : called after each one's work.
+    layouts, parameters, precision : of all of them. between : called after each one's work.
     """
 
     def __init__(
@@ -80,8 +81,9 @@ class Chain(Interaction):
         layouts: Sequence[InteractionLayout],
         parameters: Mapping[str, F32],
         between: Callable[[], None],
+        precision: Precision = EXACT,
     ) -> None:
-        self._modules = [layout.build(parameters) for layout in layouts]
+        self._modules = [layout.build(parameters, precision) for layout in layouts]
         self._between = between
 
     def forward(self, x: F32) -> F32:

@@ -17,6 +17,7 @@ from neocpu.train.model.arrays import F32, Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths
 from neocpu.train.model.linear import Linear
 from neocpu.train.model.options import CrossShape
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,20 @@ class CrossLayout:
         """Of the layers."""
         return [f"{self.prefix}.cross.{layer}" for layer in range(self.shape.layers)]
 
-    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
-        return Cross(self, parameters)
+        return Cross(self, parameters, precision)
 
 
 class Cross(Interaction):
     """All cross layers; what each of them multiplies x_0 by is kept for the way back."""
 
-    def __init__(self, layout: CrossLayout, parameters: Mapping[str, F32]) -> None:
+    def __init__(
+        self, layout: CrossLayout, parameters: Mapping[str, F32], precision: Precision
+    ) -> None:
         columns = sum(layout.widths)
         product = LowRank if layout.shape.rank else Linear
-        self._products = [product(name, parameters) for name in layout.names()]
+        self._products = [product(name, parameters, precision=precision) for name in layout.names()]
         self._outputs = [Buffer(columns) for _ in self._products]
         self._outer = [Buffer(columns) for _ in self._products]
         self._gradients = (Buffer(columns), Buffer(columns))
@@ -114,9 +117,9 @@ class Cross(Interaction):
 class LowRank:
     """U (V x) + b of one cross layer, as `Linear`."""
 
-    def __init__(self, name: str, parameters: Mapping[str, F32]) -> None:
-        self._down = Linear(f"{name}.v", parameters)
-        self._up = Linear(f"{name}.u", parameters)
+    def __init__(self, name: str, parameters: Mapping[str, F32], precision: Precision) -> None:
+        self._down = Linear(f"{name}.v", parameters, precision=precision)
+        self._up = Linear(f"{name}.u", parameters, precision=precision)
 
     def forward(self, x: F32) -> F32:
         """U (V x) + b, f32[b, n]."""

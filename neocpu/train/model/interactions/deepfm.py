@@ -16,6 +16,7 @@ import numpy as np
 from neocpu.train.model.arrays import F32, Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.interactions.fm import PairSum
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class DeepFmLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return DeepFm(self)
 

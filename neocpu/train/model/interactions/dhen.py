@@ -25,6 +25,7 @@ from neocpu.train.model.interactions.cross import CrossLayout
 from neocpu.train.model.interactions.dot import DotLayout
 from neocpu.train.model.linear import Linear
 from neocpu.train.model.options import ENSEMBLES, MODULES, CrossShape, DhenShape
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 EPS = 1e-5  # of the layer normalisation, as in torch
 
@@ -133,7 +134,7 @@ class DhenLayout:
         """(name, shape) of the parameters of all layers."""
         return tuple(tensor for layer in self.layers() for tensor in layer.tensors())
 
-    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Dhen([DhenLayer(layer, parameters) for layer in self.layers()])
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import F32, Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 
 @dataclass(frozen=True)
@@ -38,30 +39,33 @@ class DotLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
-        return Dot(self)
+        return Dot(self, precision)
 
 
 class Dot(Interaction):
     """The kernels, and memory for what they give."""
 
-    def __init__(self, layout: DotLayout) -> None:
+    def __init__(self, layout: DotLayout, precision: Precision) -> None:
         self._width = layout.vectors[0]
         self._diagonal = layout.diagonal
         self._y = Buffer(layout.widths[0])
         self._dx = Buffer(sum(layout.vectors))
+        self._rounded_input = precision.activation("dot")
+        self._rounded_gradient = precision.gradient("dot")
         self._x = self._dx.matrix(0)
 
     def forward(self, x: F32) -> F32:
         """The first vector and the products."""
-        self._x = x
+        self._x = self._rounded_input.of(x)
         y = self._y.matrix(len(x))
-        chosen("dense.interaction", "dot_forward")(x, self._width, self._diagonal, y)
+        chosen("dense.interaction", "dot_forward")(self._x, self._width, self._diagonal, y)
         return y
 
     def backward(self, dy: F32, dlogit: F32) -> F32:
         """Each vector's gradient: multiples of all it met."""
         dx = self._dx.matrix(len(self._x))
+        dy = self._rounded_gradient.of(dy)
         chosen("dense.interaction", "dot_backward")(self._x, dy, self._width, self._diagonal, dx)
         return dx

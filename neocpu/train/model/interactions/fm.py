@@ -15,6 +15,7 @@ import numpy as np
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import F32, Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
+from neocpu.train.model.precision.operands import EXACT, Precision
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class FmLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, F32]) -> Interaction:
+    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Fm(self)
 

@@ -1,0 +1,1 @@
+"""In which numbers are the products of the dense half made?"""
