@@ -337,27 +337,25 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     if training.patience and lacking:
         why = f"it counts measurements of the valid split; set {lacking} too"
         raise reader.wrong("training.patience", why)
-    for key, why in config.checkpoint.faults(lacking):
-        raise reader.wrong(f"checkpoint.{key}", why)
     if not 0 < training.roll_back_rate <= 1:
         raise reader.wrong(
             "training.roll_back_rate", f"{training.roll_back_rate} must be above 0, and 1 at most"
         )
     _check_data(reader, config)
-    for key, why in config.readers.faults(data):
-        raise reader.wrong(f"readers.{key}", why)
-    for key, why in config.wires.faults():
-        raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         # neocpu 0.1.0 accepted values with which nothing is learnt; its runs can be read
         for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
-    for key, why in config.optimizer.faults(config.parallel.towers):
-        raise reader.wrong(f"optimizer.{key}", why)
-    for key, why in config.model.precision_faults(config.compositions):
-        raise reader.wrong(f"model.precision.{key}", why)
-    if config.eval.ema >= 1:
-        raise reader.wrong("eval.ema", f"{config.eval.ema} must be below 1")
+    for section, faults in (
+        ("checkpoint", config.checkpoint.faults(lacking)),
+        ("readers", config.readers.faults(data)),
+        ("wires", config.wires.faults()),
+        ("optimizer", config.optimizer.faults(config.parallel.towers)),
+        ("model.precision", config.model.precision_faults(config.compositions)),
+        ("eval", config.eval.faults()),
+    ):
+        for key, why in faults:
+            raise reader.wrong(f"{section}.{key}", why)
     try:
         config.table_optimizers()
         config.dense_runs(1)

@@ -176,6 +176,11 @@ class EvalConfig:
     ema: float = 0.0
     averaged: bool = True
 
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong with it)."""
+        if self.ema >= 1:
+            yield "ema", f"{self.ema} must be below 1"
+
     @property
     def uses_average(self) -> bool:
         """Whether parameters are looked at through their moving average."""
