@@ -16,6 +16,7 @@ each rank; messages are those of a step of rank 0 of two, beside those of the de
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -25,7 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import charts
 from benchmarks.towers import MODEL, opened, split
+from neocpu.core import svg
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.parallel.transport.sent import sum_traffic
@@ -36,6 +39,7 @@ from neocpu.train.run.evaluate import evaluate
 from neocpu.train.step.schedule import BatchSchedule
 from neocpu.train.step.world import World
 
+COLOURS = (svg.QUIET, svg.BLUE, svg.GREEN, svg.YELLOW, svg.RED, svg.PURPLE)
 TUNED_BY = 101
 MARKS = 12
 COUNTED = 4  # steps of two ranks whose messages are counted
@@ -54,7 +58,7 @@ METHODS = {
     "adagrad": Method(("optimizer.dense.name=adagrad",), (0.005, 0.01, 0.02, 0.04)),
     "adam": Method(("optimizer.dense.name=adam",), (0.0003, 0.001, 0.003, 0.01)),
     "lamb": Method(
-        ("optimizer.dense.name=adam", "optimizer.trust_ratio=true"), (0.003, 0.01, 0.03, 0.1)
+        ("optimizer.dense.name=adam", "optimizer.trust_ratio=true"), (0.001, 0.003, 0.01, 0.03)
     ),
     "shampoo": Method(
         ("optimizer.dense.name=adagrad", "optimizer.shampoo.every=50"), (0.0025, 0.005, 0.01, 0.02)
@@ -210,6 +214,38 @@ def table(bench: Bench, names: Sequence[str], seeds: Sequence[int]) -> Iterator[
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def picture(bench: Bench, names: Sequence[str], seeds: Sequence[int]) -> str:
+    """Means of losses against steps, and against the seconds of these steps, as SVG."""
+    curves = {}
+    for name in names:
+        rate = bench.best(name)
+        runs = [bench.result(name, rate, seed) for seed in seeds]
+        losses = [statistics.mean(losses) for losses in zip(*(run.losses for run in runs))]
+        each = min(run.step + run.roots for run in runs) / 1e3
+        curves[name] = [*zip(runs[0].marks, losses)], each
+    steps = max(points[-1][0] for points, _ in curves.values())
+    longest = max(points[-1][0] * each for points, each in curves.values())
+    lowest = min(loss for points, _ in curves.values() for _, loss in points)
+    least = 0.01 * math.floor(100 * lowest)
+    y = charts.Scale(least, 0.5, [(least + 0.01 * n, f"{least + 0.01 * n:.2f}") for n in range(8)])
+    title = "Logloss of later clicks while the dense half learns by six optimizers"
+    body = svg.headings(title, "mean of seeds, each optimizer at its best rate of four; one rank")
+    panels = (("steps", steps, 1.0), ("seconds of steps", longest, 0.0))
+    for number, (what, most, unit) in enumerate(panels):
+        x = charts.Scale(0, most, [(tick, f"{tick:g}") for tick in svg.ticks(most)])
+        axes = charts.Axes(70.0 + 420 * number, 96, 330, 280, x, y)
+        body += axes.frame(x=what, y="" if number else "logloss")
+        for (points, each), colour in zip(curves.values(), COLOURS):
+            inside = [(at * (unit or each), loss) for at, loss in points if loss <= y.high]
+            body.append(axes.curve(inside, colour))
+    for number, (name, colour) in enumerate(zip(curves, COLOURS)):
+        left = 70.0 + 120 * number
+        body.append(svg.line(left, 442, left + 22, 442, colour))
+        body.append(svg.text(left + 28, 446, name))
+    words = "; ".join(f"{name}: {points[-1][1]:.4f}" for name, (points, _) in curves.items())
+    return svg.document(850, 462, title, words, body)
+
+
 def spread(values: Sequence[float]) -> str:
     """Mean, and deviation of samples."""
     mean = f"{statistics.mean(values):.4f}"
@@ -235,6 +271,8 @@ def main() -> None:
         bench = Bench(options.runs, options.config, sets)
         seeds = range(1, options.seeds + 1)
         print("\n".join(table(bench, options.methods, seeds)))
+        if options.svg:
+            options.svg.write_text(picture(bench, options.methods, seeds))
 
 
 if __name__ == "__main__":

@@ -354,6 +354,19 @@ def test_a_root_that_is_not_found_stays_and_all_ranks_hear_of_it():
         assert counts == {"roots_kept": 1} and kept
 
 
+def sent_in_groups(comm: Comm) -> list[int]:
+    """To whom a rank sends something in a step, on groups of two."""
+    keys = ShampooKeys(every=1, max_preconditioner_dim=3, ranks_per_group=2)
+    rule = DenseRule(SparseOptimizer(name="sgd"), np.zeros(18, np.float32))
+    trained = Shampoo(comm, {"w": (6, 3)}, keys, rule)
+    trained.step(np.ones(18, np.float32), 1)
+    return [rank for rank, size in enumerate(comm.sent.received()) if size and rank != comm.rank]
+
+
+def test_directions_stay_in_their_group():
+    assert run_threads(4, sent_in_groups) == [[1], [0], [3], [2]]
+
+
 def test_squares_that_overflow_end_the_run_and_a_gradient_of_zeros_does_not():
     keys = ShampooKeys(every=1)
     with pytest.raises(TrainingError, match=r"of block w\.0\.0, is not finite; lower optim"):
