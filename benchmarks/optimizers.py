@@ -65,7 +65,7 @@ METHODS = {
     ),
     "muon": Method(
         ("optimizer.dense={ name='adam', learning_rate=0.001 }", "optimizer.muon.steps=5"),
-        (1.0, 3.0, 10.0, 30.0),
+        (0.3, 1.0, 3.0, 10.0),
         "optimizer.muon.rate",
     ),
 }

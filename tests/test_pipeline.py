@@ -12,7 +12,7 @@ from small_run import CONFIG
 
 from neocpu.core.errors import IndexRangeError
 from neocpu.core.jagged import KJT
-from neocpu.core.stages import EXCHANGE, PIPELINES, STEP, check, pipelined
+from neocpu.core.stages import DIRECTIONS, EXCHANGE, PIPELINES, STEP, check, pipelined
 from neocpu.core.trees import rank_samples
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -27,6 +27,7 @@ from neocpu.train.step.world import build
 
 # ---- the loop over the schedule, on toys ----
 
+WHOLE = (*STEP, *DIRECTIONS)
 DEEP = ahead(prefetch=2, known=3)
 
 
@@ -63,8 +64,8 @@ class Waited:
 
 def run_toys(pipeline: str, early: dict[str, int], batches: int = 6) -> Log:
     log = Log()
-    stages = pipelined(pipeline, STEP, early)
-    work = {stage.name: log.work(stage.name, stage.kind == EXCHANGE) for stage in STEP[1:]}
+    stages = pipelined(pipeline, WHOLE, early)
+    work = {stage.name: log.work(stage.name, stage.kind == EXCHANGE) for stage in WHOLE[1:]}
     line = Pipeline(stages, work, iter(range(batches)), {**PIPELINES[pipeline], **early})
     assert [line.step() for _ in range(batches)] == list(range(batches))
     assert line.step() is None
@@ -77,10 +78,10 @@ def run_toys(pipeline: str, early: dict[str, int], batches: int = 6) -> Log:
 def test_a_stage_begins_when_what_it_needs_is_done(pipeline: str, early: dict[str, int]) -> None:
     batches = 6
     log = run_toys(pipeline, early, batches)
-    stages = {stage.name: stage for stage in pipelined(pipeline, STEP, early)}
+    stages = {stage.name: stage for stage in pipelined(pipeline, WHOLE, early)}
     check(tuple(stages.values()))
     done = {name: "wait" if stage.kind == EXCHANGE else "begin" for name, stage in stages.items()}
-    for stage in STEP[1:]:
+    for stage in WHOLE[1:]:
         for batch in range(batches):
             # once, and what it needs before it
             assert log.events.count(("begin", stage.name, batch)) == 1
@@ -108,6 +109,7 @@ def test_exchanges_start_early_and_are_waited_for_late() -> None:
         "gradient": "bottom_backward",
         "replicas": "bottom_backward",
         "lower_sums": "update",
+        "upper_directions": "lower_update",
     }.items():
         begun = full.place("begin", exchange, 2)
         assert begun < full.place("begin", meanwhile, 2) < full.place("wait", exchange, 2)

@@ -27,6 +27,7 @@ from neocpu.plan.simulation.planners import placed_with
 from neocpu.plan.simulation.scenario import Scenario, placed_by, simulate
 from neocpu.plan.simulation.trace import trace_text, traced_ranks
 from neocpu.plan.simulation.what_if import changes
+from neocpu.tables.specs.shampoo import ShampooKeys
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.machine_plans import question_of
 from neocpu.train.before.scenario import Course, LogFacts, scenario_of
@@ -114,6 +115,23 @@ def test_exchanges_share_a_link_and_the_sum_of_their_work_is_kept():
     circle = [stages[0]._replace(needs=("b",)), stages[1]._replace(needs=("a",))]
     with pytest.raises(ValueError, match="wait for each other: a, b"):
         run(unrolled(circle, two, 1), 2)
+
+
+def test_directions_are_gathered_while_others_are_found():
+    step, placed = scenario(ranks=16)
+    plain = simulate(step, placed)
+    # of the layers of DENSE, bottom and top
+    shapes = {f"w{i}": (outputs, inputs) for i, (inputs, outputs) in enumerate(DENSE.layers)}
+    work = ShampooKeys(every=50).work(shapes)
+    dense = replace(DENSE, directions=work)
+    step = replace(step, work=replace(step.work, dense=dense))
+    seconds = {}
+    for pipeline in ("off", "full"):
+        shares = simulate(replace(step, pipeline=pipeline), placed).breakdown.shares
+        (seconds[pipeline],) = (each for each in shares if each.phase == "gathered directions")
+    assert seconds["off"].exposed == pytest.approx(seconds["off"].serialised)
+    assert seconds["full"].exposed < seconds["full"].serialised
+    assert all(each.phase != "gathered directions" for each in plain.breakdown.shares)
 
 
 # ---- collectives ----

@@ -14,6 +14,13 @@ have a queue each, as separate communicators have, and share the links below the
     replicas                                               replicas
     dense                                       upper_sums           lower_sums
 
+Where ranks share the work on blocks of dense parameters (Shampoo, Muon), further stages follow: the
+updates upper and lower end with directions of a rank's own blocks, which all ranks gather, and all
+take their steps along them.
+
+    compute            ... upper_update lower_update            upper_step lower_step
+    dense                               upper_directions lower_directions
+
 The backward pass is in three parts: the top MLP but for its first layer (upper), that layer and the
 interaction (lower), and the bottom MLP. Its weight gradients are two buckets, upper and the rest;
 the sums of the first start while the pass goes on.
@@ -79,6 +86,14 @@ STEP: tuple[Stage, ...] = (
     Stage("apply", "compute", LOCAL, ("replicas",)),
     Stage("upper_update", "compute", LOCAL, ("upper_sums",)),
     Stage("lower_update", "compute", LOCAL, ("lower_sums",)),
+)
+# Behind those of a step where ranks share blocks of dense parameters. The next batch computes after
+# them, as one stream does.
+DIRECTIONS: tuple[Stage, ...] = (
+    Stage("upper_directions", "dense", EXCHANGE, ("upper_update",)),
+    Stage("lower_directions", "dense", EXCHANGE, ("lower_update",)),
+    Stage("upper_step", "compute", LOCAL, ("upper_directions",)),
+    Stage("lower_step", "compute", LOCAL, ("lower_directions",)),
 )
 # Stages that run so many batches ahead of their step where the inputs of coming batches are
 # pipelined.

@@ -30,7 +30,8 @@ PHASES = {
     "sums of dense gradients": ("upper_sums", "lower_sums"),
     "embedding update": ("merge", "update", "apply"),
     "exchange of replicas": ("replicas",),
-    "dense update": ("upper_update", "lower_update"),
+    "dense update": ("upper_update", "lower_update", "upper_step", "lower_step"),
+    "gathered directions": ("upper_directions", "lower_directions"),
 }
 PHASE_OF = {stage: phase for phase, stages in PHASES.items() for stage in stages}
 
@@ -81,6 +82,7 @@ def breakdown(line: Timeline, first: int, last: int) -> Breakdown:
         shares=tuple(
             PhaseTime(phase, serialised[phase], exposed[phase] / steps, busiest[phase])
             for phase in PHASES
+            if any(PHASE_OF[task.name] == phase for task in tasks)
         ),
         waiting=waiting / steps,
         idle=idle / steps,

@@ -36,7 +36,7 @@ class StageOptions:
 
 
 def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dict[str, Work]:
-    """Work of every stage of `core.stages.STEP`.
+    """Work of every stage of `core.stages.STEP` and `DIRECTIONS`.
 
     loads : f64[ranks, phases] of `cost.seconds.loads_of(model, ...)`.
     """
@@ -47,6 +47,7 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
     backward = fixed.pop("dense_backward", 0.0)
     # what stands on stages of its own is taken out; what remains is done at the end of the step
     sums = fixed.pop("dense_exchange", 0.0)
+    gathered = fixed.pop("directions_exchange", 0.0)
     # calls are in their phases here (`_by_phase`)
     fixed.pop("calls", None)
     by_phase = _by_phase(model, loads)
@@ -80,6 +81,10 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
         # whatever else is the same for all plans is done at the end of a step
         "upper_update": alike(sum(fixed.values()) * shares.upper_size),
         "lower_update": alike(sum(fixed.values()) * (1 - shares.upper_size)),
+        "upper_directions": exchanges.gather(gathered, shares.upper_size),
+        "lower_directions": exchanges.gather(gathered, 1 - shares.upper_size),
+        "upper_step": alike(0.0),  # part of the update
+        "lower_step": alike(0.0),
     }
 
 
@@ -131,6 +136,14 @@ class _Exchanges:
             return _work(np.full(ranks, seconds * share), size, price)
         price = self.network.price("allreduce", self.sums, float(size.max()))
         return _work(price.latency + size * price.byte_seconds, size, price)
+
+    def gather(self, seconds: float, share: float) -> Work:
+        """A share of the directions of dense parameters; seconds : the planner's for all."""
+        work = self.model.work.dense.directions
+        sent = 0.0 if work is None else share * work.gathered_bytes
+        ranks = self.model.layout.ranks
+        price = self.network.price("allreduce", "ring")
+        return _work(np.full(ranks, seconds * share), np.full(ranks, sent), price)
 
 
 def _work(seconds: Floats, size: Floats, price: Price) -> Work:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.stages import PIPELINES, Stage, pipelined
+from neocpu.core.stages import DIRECTIONS, PIPELINES, STEP, Stage, pipelined
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.links import Layout
@@ -155,7 +155,8 @@ def simulate(
     model = scenario.model
     loads = loads_of(model, placed.rectangles, scenario.ranks)
     works = stage_works(model, loads, scenario.options)
-    stages = pipelined(scenario.pipeline) if schedule is None else schedule
+    behind = DIRECTIONS if model.work.dense.directions is not None else ()
+    stages = pipelined(scenario.pipeline, (*STEP, *behind)) if schedule is None else schedule
     for name, work in works.items():
         if not np.isfinite(work.seconds).all():
             raise ConfigError(

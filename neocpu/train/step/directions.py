@@ -7,7 +7,8 @@ A block is one rank's from its gradient to its direction, so the number of ranks
 `shampoo.py` and `muon.py` say what a direction is.
 """
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from neocpu.core.types import Floats
 from neocpu.kernels.compile.threads import one_thread
 from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.started import Request, Started
 from neocpu.tables.embedding.dense_optimizer import DenseRule, UnitSteps
 from neocpu.tables.specs.parameter_blocks import ParameterBlock, owners
 
@@ -46,7 +48,10 @@ class Directions(UnitSteps):
     """A dense optimizer whose ranks share the work on blocks of parameters.
 
     comm : of all ranks. ranks_per_group : those that share the blocks among them (0: all ranks).
-    blocks : of parameters. `step` is collective, and gets whole parameters.
+    blocks : of parameters.
+
+    A step of a span of whole parameters is begun, sent and finished; `step` is all of it.
+    Collective.
     """
 
     def __init__(
@@ -68,10 +73,57 @@ class Directions(UnitSteps):
             self._shared[first, end] = SharedBlocks.of(inside, self._comm.size)
         return self._shared[first, end]
 
+    def step(self, gradient: Floats, step: int, span: slice = slice(None)) -> None:
+        """As of `DenseOptimizer`."""
+        self.begin(gradient, step, span)
+        if (sent := self.send(step, span)) is not None:
+            sent.wait()
+        self.finish(step, span)
+
+    @abstractmethod
+    def begin(self, gradient: Floats, step: int, span: slice) -> None:
+        """Find the directions of this rank's blocks; arguments as of `step`."""
+
+    def send(self, step: int, span: slice) -> Started[None] | None:
+        """Start to gather the directions of all ranks; None where there is nothing to gather."""
+        shared = self._in(span)
+        if self._comm.size == 1 or not self._directed(step):
+            return None
+        arrays = [
+            [view_of(self._step, block), *self._beside(block, step)] for block in shared.blocks
+        ]
+        return self._start(shared, arrays, "directions")
+
+    @abstractmethod
+    def finish(self, step: int, span: slice) -> None:
+        """Take the steps of a span, whose directions have arrived."""
+
+    def _plain_step(self, gradient: Floats, step: int, span: slice) -> None:
+        """The step of the rule itself."""
+        super().step(gradient, step, span)
+
+    def _directed(self, step: int) -> bool:
+        """Whether blocks have directions of their own in a step."""
+        return True
+
+    def _beside(self, block: ParameterBlock, step: int) -> Sequence[Floats]:
+        """What travels with the direction of a block."""
+        return ()
+
+    def _in(self, span: slice) -> SharedBlocks:
+        """The blocks of a span."""
+        first, end, _ = span.indices(self.parameters.size)
+        return self._shared_blocks(first, end)
+
+    def _start(
+        self, shared: SharedBlocks, arrays: Sequence[Sequence[Floats]], what: str
+    ) -> Started[None]:
+        """Begin to write the owners' arrays of each block into those of all ranks."""
+        return Started(self._exchange(shared, arrays, what), self._comm.stream)
+
     def _exchange(
         self, shared: SharedBlocks, arrays: Sequence[Sequence[Floats]], what: str
-    ) -> None:
-        """Write the owners' arrays of each block into those of all ranks."""
+    ) -> Generator[Request, None, None]:
         sizes = [sum(array.size for array in of_block) for of_block in arrays]
         counts = np.zeros(self._comm.size, np.int64)
         np.add.at(counts, list(shared.owner), sizes)
@@ -83,7 +135,7 @@ class Directions(UnitSteps):
         ]
         arrived = np.empty(int(counts.sum()), np.float32)
         sent = np.concatenate(own) if own else np.empty(0, np.float32)
-        self._comm.allgatherv(sent, arrived, counts, what=what)
+        yield self._comm.start_allgatherv(sent, arrived, counts, what=what)
         at = 0
         for array in (array for of_block in arrays for array in of_block):
             array[...] = arrived[at : at + array.size].reshape(array.shape)
@@ -95,7 +147,9 @@ def _group(comm: Comm, ranks_per_group: int) -> Comm:
     size = ranks_per_group or comm.size
     if size < comm.size:
         name = f"groups of {size}"
-        comm = comm.kept(name, lambda: comm.split(comm.rank // size, comm.rank))
+        group = comm.kept(name, lambda: comm.split(comm.rank // size, comm.rank))
+        comm.poll_with(group)
+        comm = group
     # beside the exchanges of batches that are under way
     return comm.queue("directions") if comm.size > 1 else comm
 

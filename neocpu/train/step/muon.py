@@ -38,27 +38,31 @@ class Muon(Directions):
         self._keys = keys
         self.state[MOMENTUM] = np.zeros(self.parameters.size, np.float32)
 
-    def step(self, gradient: Floats, step: int, span: slice = slice(None)) -> None:
-        """As of `DenseOptimizer`."""
+    def begin(self, gradient: Floats, step: int, span: slice) -> None:
+        """As of `Directions`."""
         first, end, _ = span.indices(self.parameters.size)
-        shared = self._shared_blocks(first, end)
-        blocks = sorted(shared.blocks, key=lambda block: block.first)
+        blocks = self._ascending(span)
         for lo, hi in _between(blocks, first, end):
-            super().step(gradient[lo - first : hi - first], step, slice(lo, hi))
+            self._plain_step(gradient[lo - first : hi - first], step, slice(lo, hi))
         self._gradient[first:end] = gradient
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
             self._decay_gradient(step, first, end)
             for block in blocks:
                 self._follow_gradient(_span(block))
-            for block in threaded(shared.of_rank(self._comm.rank)):
+            for block in threaded(self._in(span).of_rank(self._comm.rank)):
                 out = np.empty(block.size, np.float32)
                 orthogonalize(part_of(self._step, block), self._keys.steps, out)
                 view_of(self._step, block)[...] = out
-            if self._comm.size > 1:
-                arrays = [[view_of(self._step, block)] for block in shared.blocks]
-                self._exchange(shared, arrays, "directions")
-            for block in blocks:
+
+    def finish(self, step: int, span: slice) -> None:
+        """As of `Directions`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            for block in self._ascending(span):
                 self._apply(block, step)
+
+    def _ascending(self, span: slice) -> Sequence[ParameterBlock]:
+        """The matrices of a span."""
+        return sorted(self._in(span).blocks, key=lambda block: block.first)
 
     def _follow_gradient(self, span: slice) -> None:
         """The momentum of some parameters after their gradient, and what is made orthogonal."""

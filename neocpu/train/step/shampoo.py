@@ -17,6 +17,7 @@ from neocpu.core.types import Floats
 from neocpu.kernels.dense import shampoo
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.dense_optimizer import DenseRule
+from neocpu.tables.specs.parameter_blocks import ParameterBlock
 from neocpu.tables.specs.shampoo import ShampooKeys, blocks_of
 from neocpu.train.step.directions import (
     Directions,
@@ -53,26 +54,45 @@ class Shampoo(Directions):
         if keys.momentum:
             self.state[MOMENTUM] = np.zeros(self.parameters.size, np.float32)
 
-    def step(self, gradient: Floats, step: int, span: slice = slice(None)) -> None:
-        """As of `DenseOptimizer`. Raises TrainingError where a factor is no longer finite."""
+    def begin(self, gradient: Floats, step: int, span: slice) -> None:
+        """As of `Directions`."""
         first, end, _ = span.indices(self.parameters.size)
-        shared = self._shared_blocks(first, end)
+        own = self._in(span).of_rank(self._comm.rank)
         self._gradient[first:end] = gradient
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
             self._decay_gradient(step, first, end)
-            own = shared.of_rank(self._comm.rank)
             self._roots.accumulate(own, self._gradient)
             self._roots.renew(own, step)
-            if step < self._keys.first and not self._keys.momentum:
+            if self._plain(step):
                 # the rule itself, to the bit
-                super().step(gradient, step, span)
+                self._plain_step(gradient, step, span)
                 return
             self._unit_step(step, first, end)
-            if step >= self._keys.first:
-                self._precondition(shared, step)
+            if self._directed(step):
+                self._precondition(own)
+
+    def finish(self, step: int, span: slice) -> None:
+        """As of `Directions`. Raises TrainingError where a factor is no longer finite."""
+        if self._plain(step):
+            return
+        if self._directed(step) and self._roots.due(step):
+            self._judge(self._in(span), step)
+        first, end, _ = span.indices(self.parameters.size)
+        with np.errstate(over="ignore", invalid="ignore"):
             self._apply(step, first, end)
             self.settle(first, end, step)
             self._follow(span)
+
+    def _plain(self, step: int) -> bool:
+        """Whether a step is that of the rule."""
+        return step < self._keys.first and not self._keys.momentum
+
+    def _directed(self, step: int) -> bool:
+        return step >= self._keys.first
+
+    def _beside(self, block: ParameterBlock, step: int) -> Sequence[Floats]:
+        """How the computation of new roots ended."""
+        return [self._roots.statuses[block.name]] if self._roots.due(step) else []
 
     def gather(self) -> None:
         """Bring factors and roots of all ranks to all ranks. Collective."""
@@ -81,30 +101,21 @@ class Shampoo(Directions):
             return
         for shared in self._shared.values():
             arrays = [self._roots.matrices(block) for block in shared.blocks]
-            self._exchange(shared, arrays, "factors")
+            self._start(shared, arrays, "factors").wait()
 
     def counts(self) -> dict[str, object]:
         """Roots that were not found since the run began, or was resumed."""
         return {"roots_kept": self.roots_kept}
 
-    def _precondition(self, shared: SharedBlocks, step: int) -> None:
-        """Turn the rule's step into the directions of all ranks' blocks."""
+    def _precondition(self, blocks: Sequence[ParameterBlock]) -> None:
+        """Turn the rule's step into the directions of blocks."""
         name = MEANS.get(self.optimizer.rule.name)
         means = self.state[name] if name else self._gradient
-        for block in threaded(shared.of_rank(self._comm.rank)):
+        for block in threaded(blocks):
             out = np.empty(block.size, np.float32)
             grafted = part_of(self._step, block)
             shampoo.direction(part_of(means, block), *self._roots.of(block, ROOT), grafted, out)
             view_of(self._step, block)[...] = out
-        new_roots = self._roots.due(step)
-        if self._comm.size > 1:
-            arrays = [[view_of(self._step, block)] for block in shared.blocks]
-            if new_roots:
-                for of_block, block in zip(arrays, shared.blocks):
-                    of_block.append(self._roots.statuses[block.name])
-            self._exchange(shared, arrays, "directions")
-        if new_roots:
-            self._judge(shared, step)
 
     def _judge(self, shared: SharedBlocks, step: int) -> None:
         """Look at how the new roots of all ranks ended."""

@@ -7,14 +7,14 @@ Each stage of `core/stages.py` is a method here; `pipeline.py` calls them in the
 ahead of their time, as the kind of pipelining says.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.stages import NONE_AHEAD
+from neocpu.core.stages import DIRECTIONS, NONE_AHEAD, STEP
 from neocpu.core.trees import leaf_cuts, rank_samples
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.exchange.dense_reduction import LeafReduction, dense_reduction
@@ -24,6 +24,7 @@ from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.step.dense_updates import BUCKETS, Clip, DenseUpdates
 from neocpu.train.step.node_gradients import node_gradient
 from neocpu.train.step.pipeline import Work
 from neocpu.train.step.scales import Scales
@@ -33,10 +34,7 @@ from neocpu.train.step.turn import BatchLike, DenseGradient, Outcome, Turn
 
 if TYPE_CHECKING:
     from neocpu.train.step.dynamic_kinds import DynamicKinds
-    from neocpu.train.step.gradient_norm import GradientClip
     from neocpu.train.step.tower_gradients import TowerGradients
-
-BUCKETS = ("upper", "lower")
 
 
 @dataclass
@@ -94,8 +92,9 @@ class TrainStep:
         self.towers = towers
         self.dynamic = dynamic
         self._wire = options.wire
-        self._clip = self._make_clip(options.clip_norm)
         self.soundness = Soundness(model, embedding, optimizer, towers, dynamic, options.skips)
+        clip = Clip.of(model.layout.parameter_sizes(), options.clip_norm, towers)
+        self._updates = DenseUpdates(optimizer, self.soundness, clip)
         self._scales = Scales(model.precision, comm.queue("dense"), self.leaves)
         self._buffers = Buffers()
         self._coming: list[Turn] = []  # whose rows are being brought up
@@ -132,14 +131,11 @@ class TrainStep:
             "apply": self._apply,
             "upper_update": lambda turn: self._update_dense(turn, "upper"),
             "lower_update": lambda turn: self._update_dense(turn, "lower"),
+            "upper_directions": lambda turn: self._updates.send(turn, "upper"),
+            "lower_directions": lambda turn: self._updates.send(turn, "lower"),
+            "upper_step": lambda turn: self._updates.finish(turn, "upper"),
+            "lower_step": lambda turn: self._updates.finish(turn, "lower"),
         }
-
-    def _make_clip(self, limit: float) -> "GradientClip | None":
-        if not limit:
-            return None
-        from neocpu.train.step.gradient_norm import GradientClip
-
-        return GradientClip([*self.model.layout.parameter_sizes().values()], limit)
 
     def _make_buckets(self, least: int) -> dict[str, Bucket]:
         """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
@@ -181,7 +177,9 @@ class TrainStep:
         # what an earlier pipeline had under way was dropped with it
         self._coming = []
         comm = self.comm
-        work = StepWork(self.pipeline, self.work(), self.dynamic, comm.span, self.model.between)
+        order = (*STEP, *DIRECTIONS) if self._updates.in_blocks else STEP
+        between = self.model.between
+        work = StepWork(self.pipeline, order, self.work(), self.dynamic, comm.span, between)
         return Steps(work, batches, step, ahead)
 
     def forward(self, batch: BatchLike) -> NDArray[np.float32]:
@@ -339,24 +337,6 @@ class TrainStep:
         return gradients
 
     def _update_dense(self, turn: Turn, name: str) -> None:
-        if not turn.fault:
-            self._step_dense(turn, name)
+        self._updates.begin(turn, name, self._gradients)
         if name == "lower":
             self._scales.end(turn)
-
-    def _step_dense(self, turn: Turn, name: str) -> None:
-        updated: Iterable[DenseGradient]
-        if self._clip is None:
-            updated = gradients = self._gradients(turn, name)
-        elif name == "upper":
-            return  # a norm needs the sums of all parameters, and the lower ones come last
-        else:
-            gradients = self._gradients(turn, *BUCKETS)
-            # the norm is of all dense parameters, those of other nodes' towers included
-            share = None if self.towers is None else self.towers.share
-            updated = self._clip.scaled(gradients, share)
-        self.soundness.gradients(turn, gradients)
-        for first, gradient in updated:
-            span = slice(first, first + gradient.size)
-            self.optimizer.step(gradient, turn.step, span)
-        self.soundness.states(turn, gradients)

@@ -1,10 +1,10 @@
 """In which order are the batches of a run trained on, and what of coming ones is done ahead?"""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from neocpu.core.stages import PIPELINES, STEP, pipelined
+from neocpu.core.stages import PIPELINES, Stage, pipelined
 from neocpu.train.step.pipeline import Pipeline, Span, Work
 from neocpu.train.step.turn import BatchLike, Outcome, Turn
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class StepWork(NamedTuple):
     """What the steps of a rank consist of.
 
-    pipeline : a name of `core.stages.PIPELINES`. stages : what each does. dynamic : the tables
-    whose rows move, or None. span, poll : as of `Pipeline`.
+    pipeline : a name of `core.stages.PIPELINES`. order : the stages. stages : what each does.
+    dynamic : the tables whose rows move, or None. span, poll : as of `Pipeline`.
     """
 
     pipeline: str
+    order: Sequence[Stage]
     stages: Mapping[str, Work[Turn]]
     dynamic: "DynamicKinds | None"
     span: Span
@@ -53,7 +54,7 @@ class Steps:
         if work.dynamic is not None:
             turns = islice(turns, work.dynamic.steps_left(step))
         return Pipeline(
-            pipelined(work.pipeline, STEP, self._ahead),
+            pipelined(work.pipeline, work.order, self._ahead),
             work.stages,
             turns,
             {**PIPELINES[work.pipeline], **self._ahead},

@@ -18,6 +18,11 @@ class DenseGradient(NamedTuple):
     first: int
     gradient: Floats
 
+    @property
+    def span(self) -> slice:
+        """These parameters in the flat array."""
+        return slice(self.first, self.first + self.gradient.size)
+
 
 class BatchLike(Protocol):
     """This rank's b samples of a global batch of B.
@@ -63,7 +68,8 @@ class Turn:
     """A batch on its way through the stages.
 
     step : of the optimizers, counted from 1. input, lookup, gradient (dE), update, sums : what its
-    stages have made so far; sums by bucket, those of towers that run on their nodes apart.
+    stages have made so far; sums by bucket, those of towers that run on their nodes apart. begun :
+    by bucket, gradients of dense steps that wait for directions.
     fault : a number that is not sound, where such steps are left out (`soundness.py`). scaled : as
     of `Outcome`. peaks : largest numbers of all ranks (`scales.py`).
     """
@@ -75,6 +81,7 @@ class Turn:
     gradient: NDArray[np.float32] | None = None
     update: UpdateUnderWay | None = None
     sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
+    begun: dict[str, list[DenseGradient]] = field(default_factory=dict)
     tower_sums: list[DenseGradient] | None = None
     fault: str = ""
     scaled: bool = False
