@@ -138,7 +138,7 @@ def test_training_loads_only_what_its_config_uses(
         "neocpu.train.model.tower_layout",
         "neocpu.train.search",
         "neocpu.train.sweep",
-        "neocpu.train.watch.baseline",
+        "neocpu.train.fit.fit",
         "neocpu.train.watch.ranking",
     }
     assert not unused & set(modules)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.fit.design import DesignMatrix, Leaves
 from neocpu.train.fit.fitted import load
-from neocpu.train.fit.keys import FitKeys
+from neocpu.train.fit.keys import METHODS, FitKeys
 from neocpu.train.fit.linear import LinearScores
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.solving import Fitting, Goal
@@ -42,7 +43,7 @@ def libsvm(path, items, values, labels):
     lines = []
     for places, each, label in zip(items, values, labels):
         words = " ".join(f"{place}:{value}" for place, value in zip(places, each))
-        lines.append(f"{label:g} {words}\n")
+        lines.append(f"{label} {words}\n")
     path.write_text("".join(lines))
     return path
 
@@ -53,21 +54,42 @@ def run(path, keys, comm=None, **options):
     return FitRun(config, keys, comm, path.parent / "out", **options).run()
 
 
-def sigmoid(z):
-    return 1 / (1 + np.exp(-z))
+def derivatives(loss, z, y):
+    """Mean loss of scores [n, K], slopes and curvatures [n, K, K], as textbooks write them."""
+    if loss == "squares":
+        t = z[:, 0] - y
+        return np.mean(t * t) / 2, t[:, None], np.ones((y.size, 1, 1))
+    if loss == "squared_hinge":
+        s = 2 * y - 1
+        t = np.maximum(1 - s * z[:, 0], 0)
+        return np.mean(t * t), (-2 * s * t)[:, None], 2.0 * (t > 0)[:, None, None]
+    if loss == "logistic":
+        p = 1 / (1 + np.exp(-z[:, 0]))
+        value = np.mean(np.logaddexp(0, z[:, 0]) - y * z[:, 0])
+        return value, (p - y)[:, None], (p * (1 - p))[:, None, None]
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    chosen = np.eye(z.shape[1])[y]
+    curvature = np.einsum("nk,kl->nkl", p, np.eye(z.shape[1])) - p[:, :, None] * p[:, None, :]
+    return -np.mean(np.log((p * chosen).sum(axis=1))), p - chosen, curvature
 
 
-def newton(x, y, penalty):
-    """The logistic optimum, to the last digit that fp64 has."""
+def newton(loss, x, y, l2, outputs=1):
+    """The optimum: weights [d + 1, K], as far as fp64 goes, and its value."""
     x = np.column_stack([x, np.ones(len(x))])
-    w = np.zeros(x.shape[1])
-    for _ in range(50):
-        p = sigmoid(x @ w)
-        gradient = x.T @ (p - y) / len(y) + penalty * w
-        hessian = (x.T * (p * (1 - p))) @ x / len(y) + np.diag(penalty)
-        w -= np.linalg.solve(hessian, gradient)
-    assert np.abs(gradient).max() < 1e-14
-    return w
+    n, d = x.shape
+    penalty = np.tile(np.append(np.full(d - 1, l2), 0.0)[:, None] / n, outputs)
+    w = np.zeros((d, outputs))
+    for _ in range(100):
+        value, slope, curvature = derivatives(loss, x @ w, y)
+        gradient = x.T @ slope / n + penalty * w
+        if np.abs(gradient).max() < 1e-14:
+            break
+        hessian = np.einsum("ni,nkl,nj->ikjl", x, curvature, x, optimize=True) / n
+        hessian = hessian.reshape(w.size, w.size) + np.diag(penalty.ravel())
+        # softmax does not change where all intercepts move alike
+        w = w - np.linalg.lstsq(hessian, gradient.ravel(), rcond=1e-12)[0].reshape(w.shape)
+    assert np.abs(gradient).max() < 1e-13
+    return w, value + 0.5 * np.sum(penalty * w * w)
 
 
 @pytest.fixture(scope="module")
@@ -79,27 +101,34 @@ def problem(tmp_path_factory):
     return path, x, y
 
 
-def test_logistic_regression_reaches_the_optimum(problem, tmp_path):
-    path, x, y = problem
-    link = tmp_path / path.name
-    link.write_bytes(path.read_bytes())
-    summary = run(link, FitKeys(tolerance=1e-10, start=20, l2=2.0))
-    penalty = np.append(np.full(WIDTH, 2.0), 0.0) / SAMPLES
-    expected = newton(x, y, penalty)
-    weights = load(tmp_path / "out").fitted.weights
-    assert weights == pytest.approx(expected, abs=1e-9)
-    z = x @ expected[:-1] + expected[-1]
-    value = np.mean(np.logaddexp(0, z) - y * z) + 0.5 * np.sum(penalty * expected**2)
-    assert summary["last"]["objective"] == pytest.approx(value, abs=1e-14)
-    lines = (tmp_path / "out" / "fit.jsonl").read_text().splitlines()
-    # samples doubled from the first one on
-    steps = [json.loads(line) for line in lines]
-    assert {step["samples"] for step in steps} <= {20, 40, 80, 160, SAMPLES}
-    assert steps[0]["samples"] == 20 and steps[-1]["samples"] == SAMPLES
+@pytest.mark.parametrize(
+    ("loss", "method"),
+    [(loss, method) for loss in LOSSES for method in METHODS],
+)
+def test_a_fit_reaches_the_optimum(loss, method, tmp_path):
+    outputs = 3 if loss == "softmax" else 1
+    items, values, x, y = drawn(1, max(outputs, 2))
+    labels = y - 0.25 * x[:, 3] if loss == "squares" else y + 1
+    path = libsvm(tmp_path / "log.libsvm", items, values, labels)
+    keys = FitKeys(loss=loss, method=method, tolerance=1e-10, start=20, l2=2.0)
+    summary = run(path, keys)
+    known = np.float32(labels).astype(float) if loss == "squares" else y
+    expected, value = newton(loss, x, known, 2.0, outputs)
+    assert summary["last"]["objective"] == pytest.approx(value, abs=1e-13)
+    weights = load(tmp_path / "out").fitted.weights.reshape(WIDTH + 1, outputs)
+    assert weights[:-1] == pytest.approx(expected[:-1], abs=1e-8)
+    # intercepts of softmax may all move alike
+    assert np.ptp(weights[-1] - expected[-1]) == pytest.approx(0, abs=1e-8)
+    steps = [json.loads(line) for line in (tmp_path / "out" / "fit.jsonl").read_text().splitlines()]
+    sizes = [step["samples"] for step in steps]
+    assert sizes == sorted(sizes)
+    assert (min(sizes), max(sizes)) == (20, SAMPLES)
 
 
-def test_any_ranks_and_threads_give_the_same_bits(problem, tmp_path):
+@pytest.mark.parametrize("method", METHODS)
+def test_any_ranks_and_threads_give_the_same_bits(method, problem, tmp_path):
     path, *_ = problem
+    keys = FitKeys(start=20, method=method)
     digests = set()
     for ranks in (1, 2, 3, 4):
         place = tmp_path / str(ranks)
@@ -107,7 +136,6 @@ def test_any_ranks_and_threads_give_the_same_bits(problem, tmp_path):
         link = place / path.name
         link.write_bytes(path.read_bytes())
         use_threads(1 + ranks % 2)
-        keys = FitKeys(start=20)
 
         def body(comm, link=link, keys=keys):
             return run(link, keys, comm)["digest"]
@@ -117,11 +145,12 @@ def test_any_ranks_and_threads_give_the_same_bits(problem, tmp_path):
     assert len(digests) == 1
 
 
-def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(problem, tmp_path):
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(method, problem, tmp_path):
     path, *_ = problem
     link = tmp_path / path.name
     link.write_bytes(path.read_bytes())
-    keys = FitKeys(start=20)
+    keys = FitKeys(start=20, method=method)
     whole = run(link, keys)["digest"]
     out = tmp_path / "out"
     with pytest.raises(TrainingError, match="already has results"):
@@ -139,7 +168,7 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(problem, tmp_path):
         run(link, keys)
     assert not load(out).done
     with pytest.raises(TrainingError, match="another l2"):
-        run(link, FitKeys(start=20, l2=3.0), resume=True)
+        run(link, replace(keys, l2=3.0), resume=True)
     summary = run(link, keys, resume=True)
     assert summary["digest"] == whole
     assert summary["steps"] > 3

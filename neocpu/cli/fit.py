@@ -17,8 +17,7 @@ from neocpu.cli.screen.options import (
 from neocpu.cli.screen.targets import LogPath
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
-from neocpu.train.fit.keys import METHODS, FitKeys
-from neocpu.train.fit.losses import LOSSES
+from neocpu.train.fit.keys import LOSS_NAMES, METHODS, PAIRS, FitKeys
 
 if TYPE_CHECKING:
     from neocpu.core.types import JsonObject
@@ -36,6 +35,7 @@ class Choices:
     intercepts: bool
     hidden: tuple[int, ...]
     tolerance: float
+    pairs: str
     start: int
     most: int
     seed: int
@@ -81,7 +81,7 @@ class Crosses:
 )
 @click.option(
     "--loss",
-    type=click.Choice(list(LOSSES)),
+    type=click.Choice(LOSS_NAMES),
     help="What is minimised.  [default: logistic for clicks, squares for numbers]",
 )
 @click.option(
@@ -116,6 +116,14 @@ class Crosses:
     default=1e-5,
     show_default=True,
     help="The gradient at the end, against that at the beginning; 0: what so many samples tell.",
+)
+@click.option(
+    "--pairs",
+    type=click.Choice(PAIRS),
+    default="multi",
+    show_default=True,
+    help="Of L-BFGS: what changes of the gradient are taken on, the overlap of two samples or all "
+    "of one.",
 )
 @click.option(
     "--start", type=click.IntRange(1), default=256, show_default=True, help="First sample's size."

@@ -46,6 +46,11 @@ FILE = click.Path(path_type=Path)
     "--threshold", type=float, metavar="NUMBER", help="The label is a click from this number on."
 )
 @click.option(
+    "--baseline",
+    is_flag=True,
+    help="Also say what logistic regression reaches on the log: what a model has to beat.",
+)
+@click.option(
     "--valid", type=FILE, multiple=True, help="Measure on it now and then; DATA is not split."
 )
 @click.option(
@@ -61,6 +66,7 @@ def init(
     left_out: tuple[str, ...],
     positive: tuple[str, ...],
     threshold: float | None,
+    baseline: bool,
     valid: tuple[Path, ...],
     test: tuple[Path, ...],
 ) -> None:
@@ -78,4 +84,20 @@ def init(
     drafted = write_config(data, target, wishes)
     for line in drafted.said:
         click.echo(line)
+    if baseline:
+        print_baseline(target)
     click.echo(f"{target} is written; change it as you like, then: neocpu train {target}")
+
+
+def print_baseline(target: Path) -> None:
+    """What a linear model of the config's train data reaches on what is measured."""
+    from neocpu.parallel.transport.comm import SingleComm
+    from neocpu.parallel.transport.launch import prepare_threads
+
+    comm = SingleComm()
+    prepare_threads(comm)
+    from neocpu.train.config import config as configs
+    from neocpu.train.run.verdict import baseline_line, baseline_of
+
+    found = baseline_of(configs.load(target), comm, target.parent, click.echo)
+    click.echo(f"{found['split']}: {baseline_line(found)}")

@@ -1,12 +1,17 @@
 """`neocpu report`: runs as one HTML page."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.errors import DataError
 from neocpu.ingest.targets import refuse_sources
+
+if TYPE_CHECKING:
+    from neocpu.serve.report.runs import Run
 
 
 @click.command()
@@ -21,7 +26,12 @@ from neocpu.ingest.targets import refuse_sources
     help="The page.",
 )
 @force_option("the page")
-def report(folders: tuple[Path, ...], out: Path, force: bool) -> None:
+@click.option(
+    "--baseline",
+    is_flag=True,
+    help="Show a linear model beside runs that fitted none: it is fitted to their train data.",
+)
+def report(folders: tuple[Path, ...], out: Path, force: bool, baseline: bool) -> None:
     """Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.
 
     DIR is the folder of a run, or holds such folders. Several runs stand side by side, the keys in
@@ -35,6 +45,8 @@ def report(folders: tuple[Path, ...], out: Path, force: bool) -> None:
     runs = find_runs(folders)
     # --force replaces pages, and never what a run has left.
     refuse_sources(out, [run.folder / name for run in runs for name in FILES])
+    if baseline:
+        add_baselines(runs)
     text = page(runs)
     try:
         out.write_text(text, encoding="utf-8")
@@ -44,3 +56,17 @@ def report(folders: tuple[Path, ...], out: Path, force: bool) -> None:
         for problem in run.problems:
             click.echo(f"{run.name}: {problem}", err=True)
     click.echo(f"{len(runs)} run{'s' if len(runs) > 1 else ''} in {out}")
+
+
+def add_baselines(runs: "Sequence[Run]") -> None:
+    """Measure a linear model beside each finished run that has none."""
+    from neocpu.parallel.transport.comm import SingleComm
+    from neocpu.parallel.transport.launch import prepare_threads
+
+    comm = SingleComm()
+    prepare_threads(comm)
+    from neocpu.serve.report.baselines import with_baseline
+
+    for run in runs:
+        if run.summary and not run.summary.get("baseline"):
+            run.summary = with_baseline(run, comm)

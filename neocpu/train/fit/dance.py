@@ -48,10 +48,10 @@ def dance(fitting: Fitting, state: FitState) -> Iterator[FitStep]:
         fitting.begun(state, point)
         while not fitting.reached(state, point):
             step = newton_step(objective, point)
-            moved = descended(objective, point, step.direction, 1.0 / (1.0 + step.size))
-            if moved is None:
+            descent = descended(objective, point, step.direction, 1.0 / (1.0 + step.size))
+            if descent is None:
                 break  # as near as fp64 comes
-            point = moved
+            point = descent.point
             state.weights = point.weights
             state.iterations += 1
             yield FitStep(point, step.products)

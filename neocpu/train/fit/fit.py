@@ -1,7 +1,9 @@
 """How does a fit go from samples to a model?"""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -16,10 +18,14 @@ from neocpu.train.fit.fitted import FittedModel, model_of
 from neocpu.train.fit.keys import CHOSEN, PENALTIES, FitKeys
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.objective import LeafSum
+from neocpu.train.fit.progressive import progressive
 from neocpu.train.fit.solving import FitState, FitStep, Fitting, Goal
 
 HELD_OUT = 0.1  # of the samples, the last ones, on which a penalty is chosen
-SOLVERS: dict[str, Callable[[Fitting, FitState], Iterator[FitStep]]] = {"dance": dance}
+SOLVERS: dict[str, Callable[[Fitting, FitState], Iterator[FitStep]]] = {
+    "dance": dance,
+    "lbfgs": progressive,
+}
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,13 @@ class Fit:
         self.finished = True
 
 
+def fitted(data: Dataset, features: Sequence[str], keys: FitKeys, comm: Comm) -> FittedModel:
+    """The model of some samples; arguments, and errors, as of `Fit`. Collective."""
+    fit = Fit(data, features, keys, comm)
+    deque(fit.steps(), 0)
+    return fit.fitted
+
+
 def compile_kernels(keys: FitKeys, comm: Comm) -> None:
     """Compile the kernels of a fit on rank 0, while the others sleep; then all load them."""
     if comm.rank == 0:
@@ -104,8 +117,8 @@ def compile_kernels(keys: FitKeys, comm: Comm) -> None:
         goal = Goal(1.0, 0.1)
         alone = Leaves(0, 1, 2)
         fitting = Fitting(model, design, model.penalised(True), goal, SingleComm(), alone)
-        for _ in SOLVERS[keys.method](fitting, FitState(model.start(1), 1)):
-            pass
+        steps = SOLVERS[keys.method](fitting, FitState(model.start(1), 1))
+        deque(islice(steps, 3), 0)
     comm.quiet_barrier()
 
 
@@ -129,7 +142,7 @@ def _fitting(
     classes = len(labels.values) if LOSSES[keys.loss].coupled else 1
     model = model_of(keys, columns.width, classes)
     assert not isinstance(keys.l2, str)
-    goal = Goal(keys.l2 / data.rows, keys.tolerance)
+    goal = Goal(keys.l2 / data.rows, keys.tolerance, keys.pairs)
     return Fitting(model, design, model.penalised(keys.intercepts), goal, comm, leaves)
 
 

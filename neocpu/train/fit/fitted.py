@@ -3,7 +3,7 @@
     fit.h5    header      JSON: keys, loss, labels, columns, the config that reads its logs
               weights     f64[P]
               mean, deviation f64[m]; codes/0 ... of one-hot features, in the order of the header
-              pairs       f64[k, 2, P] of L-BFGS, only while it goes on
+              pairs       f64[k, 2, P] of L-BFGS, and watched f64[k, P], only while it goes on
 
 The digest of a fit is the SHA-256 of the header's keys that decide the bits, of the columns' arrays
 and of the weights (docs/arithmetic.md §16).
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError
-from neocpu.core.types import Ints
+from neocpu.core.types import Ints, JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.kernels.twins.numbers.elementary import sigmoid
 from neocpu.tables.hdf5.door import File, Kind
@@ -148,8 +148,9 @@ def save(
             draft.text("header", json.dumps(text))
             for name, array in fitted.arrays().items():
                 draft.put(name, array)
-            if state.pairs and not done:
-                draft.put("pairs", np.array(state.pairs))
+            for name in _LISTS:
+                if (kept := getattr(state, name)) and not done:
+                    draft.put(name, np.array(kept))
             image = draft.image()
         image.write(partial)
         image.seal(partial)
@@ -159,7 +160,8 @@ def save(
             partial.unlink()
 
 
-_NUMBERS = ("samples", "first", "iterations", "spent", "steepness")  # of a `FitState`
+_LISTS = ("pairs", "watched")  # of a `FitState`, and its
+_NUMBERS = ("samples", "first", "iterations", "spent", "steepness")
 
 
 @dataclass(frozen=True)
@@ -195,8 +197,9 @@ def load(path: Path) -> SavedFit:
             fitted = FittedModel(keys, columns, labels, weights, header["samples"])
             if weights.size != fitted.model.parameters:
                 raise ValueError("its weights do not go with its columns")
-            pairs = list(map(tuple, _numbers(file, "pairs"))) if "pairs" in file else []
-            state = FitState(weights=weights.copy(), pairs=pairs, **text["solver"])
+            lists = {name: [*_numbers(file, name)] for name in _LISTS if name in file}
+            solver: JsonObject = {**text["solver"], **lists}
+            state = FitState(weights=weights.copy(), **solver)
             return SavedFit(fitted, state, text["notes"], text["done"])
         except (KeyError, TypeError, ValueError) as error:
             raise file.damaged(error) from error

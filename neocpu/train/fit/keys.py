@@ -3,9 +3,10 @@
 from dataclasses import asdict, dataclass, replace
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.fit.losses import LOSSES
 
+LOSS_NAMES = ("logistic", "squares", "squared_hinge", "softmax")
 METHODS = ("dance", "lbfgs")
+PAIRS = ("multi", "full")
 CHOSEN = "auto"
 PENALTIES = (1.0, 4.0, 16.0, 64.0)  # that "auto" chooses among
 MOST_BITS = 30  # of hashed columns: their numbers are int32
@@ -15,15 +16,16 @@ MOST_BITS = 30  # of hashed columns: their numbers are int32
 class FitKeys:
     """How a model is fitted.
 
-    method : "dance" or "lbfgs". loss : one of `LOSSES`; "": logistic for clicks, else squares.
+    method : "dance" or "lbfgs". loss : one of `LOSS_NAMES`; "": logistic for clicks, else squares.
     l2 : penalty on each weight against the *sum* of losses, scikit-learn's 1/C; "auto": the one of
         `PENALTIES` that predicts the last tenth of the train samples best.
     intercepts : are these penalised too? hidden : widths of an MLP's hidden layers; (): linear.
     hashed : is every feature hashed, and not only its crosses? bits : 2^bits hashed columns.
     cross : pairs of features whose pairs of values have columns. quadratic : all pairs.
     tolerance : the gradient's length at the end, against that at the beginning (0: DANCE's own
-        limit). start : samples of the first sample. most : steps, at most. seed : of the order of
-        samples, and of an MLP's weights. leaves : of the samples, a power of two.
+        limit). pairs : of L-BFGS, on the overlap of samples ("multi") or all of one ("full").
+    start : samples of the first sample. most : steps, at most. seed : of the order of samples, and
+        of an MLP's weights. leaves : of the samples, a power of two.
     """
 
     method: str = "dance"
@@ -36,6 +38,7 @@ class FitKeys:
     cross: tuple[tuple[str, str], ...] = ()
     quadratic: bool = False
     tolerance: float = 1e-5
+    pairs: str = "multi"
     start: int = 256
     most: int = 1000
     seed: int = 1
@@ -44,8 +47,10 @@ class FitKeys:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ConfigError(f"method {self.method!r}: choose one of {', '.join(METHODS)}")
-        if self.loss not in ("", *LOSSES):
-            raise ConfigError(f"loss {self.loss!r}: choose one of {', '.join(LOSSES)}")
+        if self.pairs not in PAIRS:
+            raise ConfigError(f"pairs {self.pairs!r}: choose one of {', '.join(PAIRS)}")
+        if self.loss not in ("", *LOSS_NAMES):
+            raise ConfigError(f"loss {self.loss!r}: choose one of {', '.join(LOSS_NAMES)}")
         if isinstance(self.l2, str) and self.l2 != CHOSEN:
             raise ConfigError(f"l2 {self.l2!r}: a number above 0, or {CHOSEN}")
         if not isinstance(self.l2, str) and not 0 < self.l2 < float("inf"):

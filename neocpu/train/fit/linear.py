@@ -55,6 +55,12 @@ class FitModel(Protocol):
     ) -> None:
         """Sums of the Hessians of samples times a vector f64[P]."""
 
+    def along(self, design: DesignMatrix, weights: F64, tape: Tape, vector: F64) -> F64:
+        """The gradient of each sample times a vector, f64[n]."""
+
+    def squares(self, design: DesignMatrix, weights: F64, tape: Tape) -> F64:
+        """The square of the length of each sample's gradient, f64[n]."""
+
 
 @dataclass(frozen=True)
 class LinearScores:
@@ -102,6 +108,23 @@ class LinearScores:
         """Sums of the Hessians of samples times a vector."""
         moved = design.times(vector.reshape(self.width, self.outputs))
         design.transposed_times(self.loss.curved(tape.curvature, moved), nodes, out)
+
+    def along(self, design: DesignMatrix, weights: F64, tape: Tape, vector: F64) -> F64:
+        """The gradient of each sample times a vector."""
+        moved = design.times(vector.reshape(self.width, self.outputs))
+        return row_sums(tape.slope * moved)
+
+    def squares(self, design: DesignMatrix, weights: F64, tape: Tape) -> F64:
+        """The square of the length of each sample's gradient."""
+        return row_sums(tape.slope * tape.slope) * design.norms
+
+
+def row_sums(numbers: F64) -> F64:
+    """The sum of each row of f64[n, K], a chain from +0: f64[n]."""
+    out = np.zeros(len(numbers))
+    for column in numbers.T:
+        out += column
+    return out
 
 
 def tape_of(loss: Loss, scores: F64, labels: F64, hidden: tuple[F64, ...] = ()) -> Tape:

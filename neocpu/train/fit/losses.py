@@ -17,8 +17,7 @@ class Loss:
 
     curve : kernel (scores f64[n, K], labels f64[n], loss f64[n], slope f64[n, K],
         curvature f64[n, K]). labels : what they must be: "class" (two values), "number", "classes".
-    name : of the linear model that minimises it. self_concordant : whether damped Newton steps are
-        proved to converge.
+    name : of the linear model that minimises it. coupled : do scores of a sample meet in it?
     """
 
     curve: Callable[[F64, F64, F64, F64, F64], None]
@@ -35,6 +34,7 @@ class Loss:
         return out
 
 
+# by `keys.LOSS_NAMES`
 LOSSES = {
     "logistic": Loss(curves.logistic, "class", "logistic regression"),
     "squares": Loss(curves.squares, "number", "linear regression"),

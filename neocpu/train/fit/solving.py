@@ -1,6 +1,5 @@
 """What do solvers of a fit share? Samples, penalties, when to stop, and what survives a crash."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ class FitState:
 
     samples, first : size of the sample and the position where it begins. spent : samples gone
     through. steepness : of the objective where the fit began. pairs : (f64[P], f64[P]) of L-BFGS,
-    oldest first.
+    oldest first. watched : its last gradients, f64[P] each.
     """
 
     weights: F64
@@ -31,6 +30,7 @@ class FitState:
     spent: int = 0
     steepness: float = 0.0
     pairs: list[tuple[F64, F64]] = field(default_factory=list)
+    watched: list[F64] = field(default_factory=list)
 
 
 class FitStep(NamedTuple):
@@ -48,10 +48,12 @@ class Goal:
 
     penalty : on parameters, against the mean of losses. tolerance : the gradient's length over all
         samples, against that at the beginning (0: what the samples tell, `Fitting.accuracy`).
+    pairs : of L-BFGS, "multi" or "full".
     """
 
     penalty: float
     tolerance: float
+    pairs: str = "multi"
 
 
 class Fitting:
@@ -112,24 +114,28 @@ class Fitting:
         return point.steepness <= limit
 
 
+class Descent(NamedTuple):
+    """A step that was taken: trials that it took, its size, and where it leads to."""
+
+    trials: int
+    size: float
+    point: Point
+
+
 def descended(
     objective: FitObjective,
     point: Point,
     direction: F64,
     size: float,
     slope: float = 0.0,
-    told: Callable[[], None] | None = None,
-) -> Point | None:
-    """The point a step against a direction leads to, halved until the value falls; None: nowhere.
+) -> Descent | None:
+    """A step against a direction, halved until the value falls enough; None: it does not.
 
-    slope : of the value along the direction, of which a step must keep so much. told : is called
-    with each trial.
+    slope : what the value must fall by for a step of size 1.
     """
-    for _ in range(HALVINGS):
+    for trial in range(1, HALVINGS + 1):
         moved = objective.at(point.weights - size * direction)
-        if told:
-            told()
         if moved.value <= point.value - size * slope + SLACK * abs(point.value):
-            return moved
+            return Descent(trial, size, moved)
         size *= 0.5
     return None

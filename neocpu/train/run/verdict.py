@@ -3,21 +3,21 @@
 It looks at numbers that were measured and changes nothing of the run.
 """
 
-import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
-import numpy as np
-
+from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
 from neocpu.train.config.config import Config
-from neocpu.train.watch.metrics import Metrics, compute
+from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.reliability import doubts
 
 MEASURED = ("test", "valid")  # the first that was measured is what a baseline is compared on
-NAMES = {"bce": "logistic regression", "mse": "linear regression"}
+ENTRIES = 2_000_000  # values of a log that a run goes through unasked: some seconds
+TOLERANCE = 1e-4  # of the gradient; metrics are settled long before
 
 
 def verdict(
@@ -36,9 +36,12 @@ def verdict(
     baseline: JsonObject | None = None
     if config.eval.baseline and split and _is_small(config, splits, split):
         data = splits.datasets
-        measured = of_baseline(config, data["train"], data[split], comm)
-        baseline = {"split": split, **measured}
-        doubted[split] += behind(metrics[split].to_dict(), baseline)
+        try:
+            measured = of_baseline(config, data["train"], data[split], comm)
+            baseline = {"split": split, **measured}
+            doubted[split] += behind(metrics[split].to_dict(), baseline)
+        except DataError as error:  # labels that are all the same are no reason to end a run
+            tell(f"note: no linear model to compare with: {error}")
     for name, lines in doubted.items():
         for line in lines:
             tell(f"note: {name}: {line}")
@@ -47,36 +50,49 @@ def verdict(
 
 def _is_small(config: Config, splits: Splits, split: str) -> bool:
     """Is a linear model fitted to all train data, and measured, within seconds?"""
-    from neocpu.train.watch.baseline import ENTRIES
+    from neocpu.train.run.fitting import features_of
 
-    width = len(_features(config)) + splits.dense_features
+    width = len(features_of(config)) + splits.dense_features
     sizes = [splits.datasets[name].rows for name in ("train", split) if splits.has(name)]
     return splits.whole and len(sizes) == 2 and max(sizes) * width <= ENTRIES
 
 
 def of_baseline(config: Config, train: Dataset, data: Dataset, comm: Comm) -> JsonObject:
-    """What a linear model of the train data reaches on others. Collective; rank 0 computes.
+    """What a linear model of the train data reaches on others: `neocpu fit --l2 auto`. Collective.
 
     {"model": its name, "rows": samples that it was fitted to, "metrics": by name}
+
+    Raises DataError for labels that are all the same.
     """
-    from neocpu.train.watch.baseline import fit
+    from neocpu.train.fit.fit import compile_kernels, fitted
+    from neocpu.train.fit.keys import CHOSEN, FitKeys
+    from neocpu.train.fit.losses import LOSSES
+    from neocpu.train.run.fitting import features_of, measured, named
 
-    loss = config.model.loss
-
-    def work() -> bytes:
-        model = fit(train, _features(config), loss)
-        labels = data.take(np.arange(data.rows, dtype=np.int64), ()).labels
-        measured = compute(model.predict(data), labels, loss, SingleComm())
-        facts = {"model": NAMES[loss], "rows": model.rows, "metrics": measured.to_dict()}
-        return json.dumps(facts).encode()
-
-    facts: JsonObject = json.loads(comm.on_first_rank(work))
-    return facts
+    keys = named(FitKeys(l2=CHOSEN, tolerance=TOLERANCE, seed=config.training.seed), config)
+    compile_kernels(keys, comm)
+    model = fitted(train, features_of(config), keys, comm)
+    name = LOSSES[keys.loss].name
+    return {"model": name, "rows": model.samples, "metrics": measured(model, data, comm)}
 
 
-def _features(config: Config) -> list[str]:
-    """Features that the model looks up, each once."""
-    return list(dict.fromkeys(name for table in config.tables for name in table.features))
+def baseline_of(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> JsonObject:
+    """The linear model beside a config's own, as `verdict` has it: {"split": name, ...}.
+
+    Collective. out : for converted copies that have no room in the cache. Raises ConfigError where
+    the config measures on nothing.
+    """
+    from neocpu.train.before.datasets import open_splits
+
+    splits = open_splits(config, comm, out, tell)
+    split = next((name for name in MEASURED if splits.has(name)), "")
+    if not split:
+        raise ConfigError(
+            f"{config.source}: there is no test or valid split to measure a baseline on; set "
+            "data.test or data.split"
+        )
+    data = splits.datasets
+    return {"split": split, **of_baseline(config, data["train"], data[split], comm)}
 
 
 def behind(metrics: Mapping[str, float | None], baseline: JsonObject) -> list[str]:
