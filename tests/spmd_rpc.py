@@ -28,14 +28,14 @@ class Rank:
         self.kept: list[RRef] = []
         self.gate = threading.Event()
         functions = Functions()
-        for name in ("add", "note", "relay", "keep", "read", "grow", "fail", "hang"):
+        for name in ("add", "note", "relay", "hop", "keep", "read", "grow", "fail", "hang"):
             functions.add(name, getattr(self, name))
         functions.add("echo", lambda *values: list(values), quick=True)
         functions.add("odd", lambda: {1})
         functions.add("impatient", lambda: self.agent.rpc_sync(0, "echo"), quick=True)
         self.state = np.zeros(3000)
         mail = None if seed is None else LateMail(comm.mail(), seed)
-        self.agent = RpcAgent(comm, functions, mail=mail, timeout=60.0, **settings)
+        self.agent = RpcAgent(comm, functions, mail=mail, timeout=20.0, **settings)
 
     def add(self, a: Any, b: Any) -> Any:
         return a + b
@@ -45,6 +45,11 @@ class Rank:
 
     def relay(self, to: int, name: str, *args: Any) -> Any:
         return self.agent.rpc_sync(to, name, *args)
+
+    def hop(self, more: int) -> None:
+        self.seen.append(more)
+        if more:
+            self.agent.rpc_async((self.comm.rank + 1) % self.comm.size, "hop", more - 1)
 
     def keep(self, reference: RRef) -> None:
         self.kept.append(reference)
@@ -192,15 +197,17 @@ def values_live_as_long_as_references_to_them(comm: Comm) -> None:
         with rank.agent as agent:
             me = comm.rank
             owner, reader = (me + 1) % comm.size, (me + 2) % comm.size
-            array = np.full(5, me)
-            reference = agent.remote(owner, "add", array, 100)
-            # forks of one value on all ranks, sent by who is no owner, before it is even made
-            kept = [agent.rpc_async(to, "keep", reference) for to in range(comm.size)]
-            handed_on = agent.rpc_async(reader, "relay", owner, "read", reference)
-            reference.delete()
-            assert handed_on.wait()[0] == me + 100  # type: ignore[index]
+            # one fork goes from who is no owner to who is none, before the value is even made
+            for number in range(5):
+                passed = agent.remote(owner, "add", np.full(3, me), number)
+                handed_on = agent.rpc_async(reader, "read", passed)
+                passed.delete()
+                assert handed_on.wait().tolist() == [me + number] * 3  # type: ignore[attr-defined]
             with pytest.raises(RpcError, match="was deleted"):
-                reference.to_here()
+                passed.to_here()
+            reference = agent.remote(owner, "add", np.full(5, me), 100)
+            kept = [agent.rpc_async(to, "keep", reference) for to in range(comm.size)]
+            reference.delete()
             mine = agent.references.own({"rank": me})
             assert agent.rpc_sync(reader, "read", mine) == {"rank": me}
             assert mine.local_value() == {"rank": me}
@@ -216,6 +223,15 @@ def values_live_as_long_as_references_to_them(comm: Comm) -> None:
             rank.kept.clear()
             gc.collect()
         assert (agent.references.owned(), agent.references.held()) == (0, 0)
+
+
+@spmd(2, 3)
+def nobody_leaves_while_calls_that_nobody_waits_for_go_on(comm: Comm) -> None:
+    rank = Rank(comm, seed=3)
+    with rank.agent as agent:
+        if comm.rank == 0:
+            agent.rpc_async(1, "hop", 40)
+    assert sum(comm.allgather_bytes(bytes([len(rank.seen)]))[k][0] for k in range(comm.size)) == 41
 
 
 def until(comm: Comm, condition: Callable[[], bool]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from neocpu.parallel.rpc.functions import Functions
 from neocpu.parallel.rpc.messages import MessageKind, Outgoing
 from neocpu.parallel.rpc.peers import Liveness
 from neocpu.parallel.rpc.snapshots import snapshot
+from neocpu.parallel.rpc.workers import Workers
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.mail import BodyPool, Letter
 from neocpu.parallel.transport.threads import run_threads
@@ -97,7 +99,7 @@ def test_a_damaged_message_is_refused_or_read(
     for at, value in changes:
         head[at % len(head)] = value
     cut = data.draw(st.integers(0, len(head))) if data is not None else len(head)
-    answered(Letter(0, bytes(head), ALL_KINDS.bodies))
+    answered(Letter(0, bytes(head), [*ALL_KINDS.bodies]))
     answered(Letter(0, bytes(head[:cut]), ALL_KINDS.bodies[: cut % 2]))
 
 
@@ -222,8 +224,13 @@ def test_bodies_are_used_again_when_nobody_holds_them() -> None:
     assert pool.take(100_000).ctypes.data != address
     del view
     assert pool.take(90_000).ctypes.data == address
+    # blocks of a size that is not asked for any more make room, those that are held do not
     held = [pool.take(200_000) for _ in range(3)]
-    assert sum(pool.has(array.base) for array in held) == 1
+    assert sum(pool.has(array.base) for array in held) == 2
+    del held
+    large = pool.take(400_000)
+    assert pool.has(large.base)
+    assert pool.take(90_000).size == 90_000
 
 
 def test_what_a_function_still_holds_is_copied_and_nothing_else() -> None:
@@ -240,10 +247,45 @@ def test_what_a_function_still_holds_is_copied_and_nothing_else() -> None:
     assert shared[0].ctypes.data != view[5:].ctypes.data
 
 
-def test_a_rank_alone_calls_itself() -> None:
+def test_a_function_that_waits_lets_one_other_run_and_goes_on_before_the_next() -> None:
+    workers = Workers(1, "worker")
+    answered = threading.Event()
+    over = threading.Event()
+    seen: list[str] = []
+
+    def waits() -> None:
+        seen.append("waits")
+        with workers.waiting():
+            answered.wait(20)
+        seen.append("goes on")
+
+    def runs() -> None:
+        seen.append("runs")
+        answered.set()
+        # the one that waited may go on now, but for this one
+        over.wait(0.05)
+        seen.append("ends")
+
+    for task in (waits, runs, lambda: seen.append("next"), over.set):
+        workers.put(task)
+    assert over.wait(20)
+    assert seen == ["waits", "runs", "ends", "goes on", "next"]
+    workers.close()
+
+
+def test_a_rank_alone_calls_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = Functions()
     functions.add("add", lambda a, b: a + b)
+    for quick in (True, False):
+        functions.add(f"echo {quick}", lambda array: array, quick)
+    copied: list[object] = []
+    monkeypatch.setattr("neocpu.parallel.rpc.snapshots._copy", copied.append)
     with RpcAgent(SingleComm(), functions) as agent:
         array = np.zeros(5)
         assert np.array_equal(agent.rpc_sync(0, "add", array, 1), np.ones(5))
         assert agent.remote(0, "add", 1, 2).local_value() == 3
+        # arrays that come in one message or in several go back as they came
+        for size in (10, 3000, 100_000):
+            for name in ("echo True", "echo False"):
+                assert np.array_equal(agent.rpc_sync(0, name, np.ones(size)), np.ones(size))
+    assert not copied

@@ -75,6 +75,8 @@ class Rank:
         if homes[0] == homes[1]:
             by_rank = {homes[0]: [*tables, *SHAPES]}
         self.optimizer = DistributedOptimizer(self.agent, by_rank)
+        # the agent serves since it was made, what it serves is complete now
+        comm.barrier()
 
     def vectors(self, rows: Any, offsets: Any) -> Variable:
         tables = [self.parameters[f"t{number}"] for number in range(len(ROWS))]
@@ -91,19 +93,24 @@ class Rank:
         logits = op.linear(pairs, self.parameters["top.w"], self.parameters["top.b"])
         return op.binary_cross_entropy(logits, labels)
 
-    def pass_on(self, *values: Any) -> Any:
-        return self.agent.rpc_sync(self.homes[1], "losses", *values)
+    def pass_on(self, vectors: Variable, features: Variable, batch: list[Any]) -> Any:
+        dense, labels = batch
+        features = op.add(features, self.doubled(dense[::-1]))
+        return self.agent.rpc_sync(self.homes[1], "losses", vectors, features, labels)
+
+    def doubled(self, dense: Any) -> Variable:
+        """What the bottom MLP makes of samples, and of half of each."""
+        calls = [self.agent.rpc_async(self.homes[1], "features", x) for x in (dense, dense / 2)]
+        return op.add(*(call.wait() for call in calls))  # type: ignore[arg-type]
 
     def forward(self, batch: Batch) -> Variable:
-        """Losses of a batch; the bottom MLP runs twice, and both calls read its weights."""
-        tables, mlps = self.homes
+        """Losses of a batch. Weights of the bottom MLP are read by four calls of two ranks."""
+        tables = self.homes[0]
         vectors = self.agent.rpc_async(tables, "vectors", batch.rows, batch.offsets)
-        features = self.agent.rpc_async(mlps, "features", batch.dense)
-        again = self.agent.rpc_async(mlps, "features", batch.dense[::-1])
-        both = op.add(features.wait(), again.wait())  # type: ignore[arg-type]
+        features = self.doubled(batch.dense)
         # the rank with tables calls the one with MLPs
         return self.agent.rpc_sync(  # type: ignore[return-value]
-            tables, "pass_on", vectors.wait(), both, batch.labels
+            tables, "pass_on", vectors.wait(), features, [batch.dense, batch.labels]
         )
 
     def gradients(self, context: GradientContext) -> dict[str, Any]:
@@ -202,7 +209,8 @@ def test_gradients_are_those_of_the_formula() -> None:
         p |= {f"t{k}": rows.astype(np.float64) for k, rows in enumerate(table)}
         p[changed].reshape(-1)[at] += by
         w, b = p["bottom.w"], p["bottom.b"]
-        x = sum(np.maximum(d @ w.T + b, 0) for d in (batch.dense, batch.dense[::-1]))
+        samples = [d / k for d in (batch.dense, batch.dense[::-1]) for k in (1, 2)]
+        x = sum(np.maximum(d @ w.T + b, 0) for d in samples)
         bags = [
             np.stack([p[f"t{k}"][r[lo:hi]].sum(0) for lo, hi in pairwise(o)])
             for k, (r, o) in enumerate(zip(batch.rows, batch.offsets))

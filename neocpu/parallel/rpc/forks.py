@@ -28,14 +28,12 @@ class OwnedValue:
 class HeldFork:
     """A fork that this rank holds of another's value.
 
-    entered : does the owner know it? children : forks made from it that are on their way.
-    released : is it to be deleted?
+    released : is it to be deleted? children : forks made from it that are on their way.
     """
 
-    def __init__(self, owner: int, value: GlobalId, entered: bool) -> None:
+    def __init__(self, owner: int, value: GlobalId) -> None:
         self.owner = owner
         self.value = value
-        self.entered = entered
         self.released = False
         self.children: set[GlobalId] = set()
 

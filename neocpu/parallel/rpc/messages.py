@@ -111,4 +111,6 @@ def read(letter: Letter, kinds: Sequence[HandleKind] = ()) -> RpcMessage:
     if end > len(head) or length > LONGEST_NAME:
         raise BadMessage(f"its name has {length} bytes, of which {len(head) - _HEADER.size} came")
     reader = ValueReader(letter.source, head, letter.bodies, end, kinds)
+    # whoever gets the arrays is to be the only one who holds them (`snapshots.py`)
+    letter.bodies.clear()
     return RpcMessage(letter.source, found_kind, name, call, count, reader)

@@ -2,9 +2,10 @@
 that does nothing else.
 
 So an answer is read by the thread that wants it, without a switch of threads. A waiter that finds
-nothing asks again at once for `SPIN` seconds, unless a worker has something to do, for which it
-would hold Python's lock up. Then it asks and sleeps in turn, as the thread always does: each sleep
-takes a quarter of the time in which nothing came, so that a rank that nobody calls takes no core.
+nothing asks again at once for `SPIN` seconds. Not so where a worker has something to do, for which
+it would hold Python's lock up, or where others want the core: who sleeps much is given it sooner
+than who never does. Then it asks and sleeps in turn, as the thread always does: each sleep takes a
+quarter of the time in which nothing came, so that a rank that nobody calls takes no core.
 """
 
 import threading
@@ -14,9 +15,13 @@ from collections.abc import Callable
 from neocpu.parallel.rpc.workers import Workers
 from neocpu.parallel.transport.mail import Mail
 
-# Seconds of asking without a sleep, of the first sleep, and of the longest. (The system makes some
-# 70 µs of the shortest.)
+# Seconds of asking without a sleep: with a core of its own, and in a crowd.
 SPIN = 2e-3
+SPIN_IN_CROWD = 2e-5
+# Somebody else had the core if that long passes between two questions; the crowd is there so long.
+PREEMPTED = 5e-4
+CROWD_STAYS = 1.0
+# Seconds of the first sleep, of which the system makes some 70 µs, and of the longest.
 FIRST_SLEEP = 2e-5
 LAST_SLEEP = 2e-3
 # A waiter that stood in for the thread so long wakes it when it goes.
@@ -47,6 +52,7 @@ class Progress:
         self._wake = threading.Event()
         self._waiters = 0
         self._closed = False
+        self._crowded = 0.0  # until when it does not ask without a sleep
         self._own = threading.local()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -95,14 +101,21 @@ class Progress:
             self._thread.join()
 
     def _read_until(self, done: Callable[[], bool]) -> None:
-        start = quiet = time.perf_counter()
+        start = quiet = last = time.perf_counter()
         while not done():
-            if self._read():
-                quiet = time.perf_counter()
+            came = self._read()
+            now = time.perf_counter()
+            if came:
+                quiet = last = now
                 continue
-            idle = time.perf_counter() - quiet
-            if idle > SPIN or not self._mail.asks or self._workers.busy():
+            if now - last > PREEMPTED:
+                self._crowded = now + CROWD_STAYS
+            idle = now - quiet
+            spin = SPIN if now > self._crowded else SPIN_IN_CROWD
+            if idle > spin or not self._mail.asks or self._workers.busy():
                 self._mail.rest(_pause(idle))
+                now = time.perf_counter()
+            last = now
         if time.perf_counter() - start > LONG_WAIT:
             self._wake.set()
 

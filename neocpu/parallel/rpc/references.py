@@ -10,11 +10,13 @@ drops the value when it is empty.
                  the owner has entered it, tells the sender (.accept), who holds its own until then
     to the owner it finds the value that it has, and tells the sender
     delete       `RRef.delete`, or nobody holds the object any more: the owner is told (.delete), as
-                 soon as the owner knows of the fork and no fork made from it is on its way
+                 soon as no fork made from it is on its way
 
-So a fork is never deleted at its owner before it is entered, in whatever order letters of different
-ranks come, and a value never dies while a reference to it travels. The garbage collector may run in
-any thread at any moment: it puts a fork on a list, and whoever reads letters sends what is there.
+Letters from one rank to one other come in order, so an owner enters a fork before it reads that it
+is deleted. Letters of different ranks come in any order, and a value does not die while a reference
+to it travels: whoever sent it holds a fork until the owner knows the new one. The garbage collector
+may run in any thread at any moment: it puts a fork on a list, and whoever reads letters sends what
+is there.
 """
 
 import itertools
@@ -127,9 +129,8 @@ class References:
             # it may be asked for before the call to oneself was read
             with self._lock:
                 self._entry_or_new(value)
-        reference = self._reference(to, value, fork, entered=False)
-        future = self._agent.call(to, ".remote", (name, tuple(value), tuple(fork), args), timeout)
-        future.then(lambda outcome: self._entered(fork))
+        reference = self._reference(to, value, fork)
+        self._agent.call(to, ".remote", (name, tuple(value), tuple(fork), args), timeout)
         return reference
 
     def fetch(self, reference: RRef, timeout: float | None) -> Value:
@@ -198,12 +199,10 @@ class References:
                 reference = self._own_reference(value)
             self._agent.note(source, ".accept", tuple(fork))
             return reference
-        if source == owner:
-            return self._reference(owner, value, fork, entered=True)
-        reference = self._reference(owner, value, fork, entered=False)
-        asked = self._agent.call(owner, ".fork", (tuple(value), tuple(fork)))
-        asked.then(lambda outcome: self._forked(source, fork))
-        return reference
+        if source != owner:
+            asked = self._agent.call(owner, ".fork", (tuple(value), tuple(fork)))
+            asked.then(lambda _: self._agent.note(source, ".accept", tuple(fork)))
+        return self._reference(owner, value, fork)
 
     # ---- deletion ----
 
@@ -226,22 +225,23 @@ class References:
 
     def delete_all(self) -> None:
         """Delete all references of this rank."""
-        for reference in list(self._alive):
+        with self._lock:
+            alive = list(self._alive)
+        for reference in alive:
             reference.delete()
 
     def settled(self) -> bool:
-        """Is nothing released, asked or on its way?"""
+        """Is no reference to be deleted, or on its way?"""
         with self._lock:
-            waiting = (held.released or not held.entered for held in self._held.values())
-            return not self._releases and not self._parents and not any(waiting)
+            waiting = any(held.released for held in self._held.values())
+            return not self._releases and not self._parents and not waiting
 
     def forget(self, rank: int) -> None:
         """A rank is lost: it refers to nothing any more, and takes in nothing."""
         with self._lock:
             for number, entry in list(self._entries.items()):
                 for fork in [fork for fork, holder in entry.forks.items() if holder == rank]:
-                    del entry.forks[fork]
-                self._drop_if_unused(number)
+                    self._drop(number, fork)
             for fork in [fork for fork, held in self._held.items() if held.owner == rank]:
                 del self._held[fork]
             sent = [fork for fork, (_, to) in self._parents.items() if to == rank]
@@ -251,7 +251,7 @@ class References:
     def _delete_if_settled(self, fork: GlobalId) -> None:
         with self._lock:
             held = self._held.get(fork)
-            if held is None or not held.released or not held.entered or held.children:
+            if held is None or not held.released or held.children:
                 return
             del self._held[fork]
         self._agent.note(held.owner, ".delete", tuple(held.value), tuple(fork))
@@ -259,13 +259,8 @@ class References:
     def _drop(self, value: GlobalId, fork: GlobalId) -> None:
         with self._lock:
             entry = self._entries.get(value)
-            if entry is not None:
-                entry.forks.pop(fork, None)
-                self._drop_if_unused(value)
-
-    def _drop_if_unused(self, value: GlobalId) -> None:
-        if not self._entries[value].forks:
-            del self._entries[value]
+            if entry is not None and entry.forks.pop(fork, None) is not None and not entry.forks:
+                del self._entries[value]
 
     # ---- what other ranks call ----
 
@@ -316,9 +311,9 @@ class References:
             raise RpcError(f"rank {self.rank} has no value {tuple(value)} any more")
         return entry
 
-    def _reference(self, owner: int, value: GlobalId, fork: GlobalId, entered: bool) -> RRef:
+    def _reference(self, owner: int, value: GlobalId, fork: GlobalId) -> RRef:
         with self._lock:
-            self._held[fork] = HeldFork(owner, value, entered)
+            self._held[fork] = HeldFork(owner, value)
         return self._watched(RRef(self, owner, value, fork))
 
     def _own_reference(self, value: GlobalId) -> RRef:
@@ -329,22 +324,9 @@ class References:
         return self._watched(RRef(self, self.rank, value, fork))
 
     def _watched(self, reference: RRef) -> RRef:
-        self._alive.add(reference)
-        return reference
-
-    def _entered(self, fork: GlobalId) -> None:
-        """The owner knows a fork now. Or its answer took too long: letters of two ranks come in
-        order, so it will know the fork before it reads that it is deleted.
-        """
         with self._lock:
-            held = self._held.get(fork)
-            if held is not None:
-                held.entered = True
-        self._delete_if_settled(fork)
-
-    def _forked(self, parent: int, fork: GlobalId) -> None:
-        self._entered(fork)
-        self._agent.note(parent, ".accept", tuple(fork))
+            self._alive.add(reference)
+        return reference
 
     def _arrived(self, fork: GlobalId) -> None:
         """A fork that was on its way has been entered."""

@@ -34,8 +34,13 @@ def _owns(items: Sequence[Value], k: int, pool: BodyPool) -> bool:
     array = items[k]
     assert isinstance(array, np.ndarray)
     base = array.base
-    # a received array is a view of a block, which its pool and `base` here hold too
-    return base is None or (pool.has(base) and sys.getrefcount(base) == ALONE + 2)
+    if base is None:
+        return bool(array.flags.owndata)
+    # memory that is no array's may be anybody's
+    if not isinstance(base, np.ndarray) or not base.flags.owndata:
+        return False
+    # `base` here, the array, and for a received one the pool that its memory is of
+    return sys.getrefcount(base) == ALONE + 1 + pool.has(base)
 
 
 def _copy(array: Value) -> Value:

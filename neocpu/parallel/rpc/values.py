@@ -248,12 +248,10 @@ class ValueReader:
             raise BadMessage(f"an array in it has {dimensions} dimensions")
         shape = struct.unpack(f"<{dimensions}q", self._take(8 * dimensions))
         size = _product(shape) * dtype.itemsize
-        data = self._next_body(size) if far else self._near_bytes(size)
-        return _shaped(data, dtype, shape)
-
-    def _near_bytes(self, size: int) -> Bytes:
+        if far:
+            return _shaped(self._next_body(size), dtype, shape)
         # a copy: it may be written to
-        return np.frombuffer(bytearray(self._take(size)), np.uint8)
+        return _shaped(np.frombuffer(self._take(size), np.uint8), dtype, shape).copy()
 
     def _next_body(self, size: int) -> Bytes:
         if self._body == len(self._bodies):

@@ -74,14 +74,12 @@ class Workers:
             self._changed.notify_all()
 
     def _wake(self) -> None:
-        """Somebody takes the next task, if it may run; with the lock held."""
-        if not self._tasks and not self._resuming:
-            return
-        if len(self._tasks) > self._idle and self._running + self._idle < self._limit:
+        """Whoever may go on or begin does; with the lock held."""
+        self._changed.notify_all()
+        claimed = self._running + self._resuming + self._idle
+        if len(self._tasks) > self._idle and claimed < self._limit:
             self._threads += 1
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        else:
-            self._changed.notify_all()
 
     def _may_begin(self) -> bool:
         return self._closed or (bool(self._tasks) and self._running + self._resuming < self._limit)

@@ -57,15 +57,27 @@ class BodyPool:
         """u8[size], uninitialised."""
         if size < POOLED:
             return np.empty(size, np.uint8)
+        block = self._free_block(size)
+        if block is None:
+            block = np.empty(size, np.uint8)
+            if self._bytes + size > self._limit:
+                self._drop_free_blocks()
+            if self._bytes + size <= self._limit:
+                self._bytes += size
+                self._blocks.append(block)
+        return block[:size]
+
+    def _free_block(self, size: int) -> Bytes | None:
         for block in self._blocks:
             # held by the list, by `block`, and as the argument
             if size <= block.size <= 2 * size and sys.getrefcount(block) == 3:
-                return block[:size]
-        block = np.empty(size, np.uint8)
-        if self._bytes + size <= self._limit:
-            self._bytes += size
-            self._blocks.append(block)
-        return block[:size]
+                return block
+        return None
+
+    def _drop_free_blocks(self) -> None:
+        """Sizes have changed: blocks that nobody holds make room."""
+        self._blocks = [block for block in self._blocks if sys.getrefcount(block) > 3]
+        self._bytes = sum(block.size for block in self._blocks)
 
     def has(self, block: object) -> bool:
         """Is it a block of this pool?"""
