@@ -3,7 +3,6 @@
 import hashlib
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import numpy as np
@@ -19,8 +18,6 @@ from tests.oracle_cases import all_cases
 
 ALL = list(all_cases())
 CASES = {case.name: case for case in ALL}
-SECONDS: dict[str, float] = {}  # of the processor, for the truths of each case
-SUMMARIES: dict[str, list[recorded.Entry]] = {}  # of the truths of each case
 OF_TABLES = {
     name for name, case in CASES.items() if case.op in ("lookup", "weight_gradient", "backward")
 }
@@ -52,28 +49,16 @@ def outside(truth: Truth, answer: np.ndarray) -> np.ndarray:
     return ~np.where(np.isfinite(ref), near, same) & np.isfinite(bound)
 
 
-def timed_truth(case: Case) -> dict[str, Truth]:
-    """The truths of a case, made and timed."""
-    start = time.process_time()
-    truths = operator(case.op).truth(case.inputs, case.options)
-    SECONDS[case.name] = time.process_time() - start
-    return truths
-
-
-def check(case: Case, backend: str) -> None:
+def check(case: Case, backend: str) -> list[recorded.Entry]:
+    """Check a case's answers and bounds; what is recorded of its truths."""
     op = operator(case.op)
     before = {name: array.tobytes() for name, array in case.inputs.items()}
-    truths = timed_truth(case)
+    truths = op.truth(case.inputs, case.options)
     answers = op.run(case.inputs, case.options, backend)
     assert {name: array.tobytes() for name, array in case.inputs.items()} == before, (
         "inputs were written to"
     )
     assert truths.keys() == answers.keys()
-    SUMMARIES[case.name] = [
-        (f"{case.name} {name} {kind}", recorded.summary(array))
-        for name, truth in truths.items()
-        for kind, array in truth.arrays().items()
-    ]
     for name, truth in truths.items():
         wrong = np.argwhere(outside(truth, answers[name]))
         assert not wrong.size, (case.name, name, op.locate(case, name, tuple(wrong[0])))
@@ -81,23 +66,21 @@ def check(case: Case, backend: str) -> None:
         if truth.reference.size:
             last = tuple(n - 1 for n in truth.reference.shape)
             assert all(isinstance(v, int) for v in op.locate(case, name, last).values())
+    return [
+        (f"{case.name} {name} {kind}", recorded.summary(array))
+        for name, truth in truths.items()
+        for kind, array in truth.arrays().items()
+    ]
 
 
 @pytest.mark.parametrize("op", OPERATORS)
-def test_our_twins_lie_within_the_bounds(op: str) -> None:
-    for case in CASES.values():
+def test_our_twins_lie_within_the_bounds_and_these_are_as_recorded(op: str) -> None:
+    """A wide bound admits wrong kernels, and no answer of ours would fall out of it."""
+    summaries: list[recorded.Entry] = []
+    for case in ALL:
         if case.op == op:
-            check(case, "reference")
-
-
-@pytest.mark.parametrize("op", OPERATORS)
-def test_the_truths_are_those_that_were_recorded(op: str) -> None:
-    """Also the bounds: a wide one admits wrong kernels, and no answer of ours falls out of it."""
-    names = [case.name for case in ALL if case.op == op]
-    for name in names:
-        if name not in SUMMARIES:
-            check(CASES[name], "reference")
-    recorded.check(f"truths of {op}", [entry for name in names for entry in SUMMARIES[name]])
+            summaries += check(case, "reference")
+    recorded.check(f"truths of {op}", summaries)
 
 
 @pytest.mark.parametrize(
@@ -209,13 +192,6 @@ def test_cases_of_some_operators_only() -> None:
     assert {case.op for case in drawing.all_cases(["unique", "round"])} == {"unique", "round"}
     for module, ops in drawing.OPERATORS_OF.items():
         assert {case.op for case in module.cases(0, drawing.DIM_MULTIPLE)} == ops, module
-
-
-def test_the_truths_of_all_cases_are_made_in_seconds() -> None:
-    for case in ALL:
-        if case.name not in SECONDS:
-            timed_truth(case)
-    assert sum(SECONDS[case.name] for case in ALL) < 10
 
 
 def test_unknown_names_are_refused_with_what_exists() -> None:

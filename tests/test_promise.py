@@ -131,7 +131,7 @@ def test_pairs_are_covered() -> None:
 def test_a_drawn_config_has_one_digest(seed: int) -> None:
     _needs_mpi()
     lines: list[str] = []
-    records = run_drawn([seed], 4, lines.append)
+    records = run_drawn([seed], 2, lines.append)
     assert not [line for line in lines if " DIFFERS: " in line or " FAILED: " in line]
     assert len(records) > 1
 
