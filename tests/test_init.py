@@ -168,9 +168,10 @@ def test_a_label_of_one_value_and_a_single_row_are_said(tmp_path):
     path.write_text("click,item\n" + "".join(f"{i % 2},v\n" for i in range(ROWS)))
     with pytest.raises(ConfigError, match="no column looks like a category or a number"):
         write_config([path], tmp_path / "b.toml", Wishes())
-    path.write_text("click,item\n1,v\n")
-    with pytest.raises(DataError, match="has one row only"):
-        write_config([path], tmp_path / "b.toml", Wishes())
+    for text, fault in (("click,item\n1,v\n", "one row only"), ("click,item\n", "no rows")):
+        path.write_text(text)
+        with pytest.raises(DataError, match=f"has {fault}"):
+            write_config([path], tmp_path / "b.toml", Wishes())
 
 
 def test_the_label_is_asked_for_where_nothing_shows_it(tmp_path):

@@ -70,8 +70,10 @@ def guess_comment(lines: Sequence[str]) -> str:
 
 def _has_two_headers(lines: Sequence[str]) -> bool:
     """Do two lines name columns, most of which hold numbers only?"""
+    if len(lines) < 3:
+        return False
     first, second, *rows = split_lines(lines[:CHECKED], guess_dialect(lines).delimiter)
-    if not rows or len(first) != len(second) or any(map(_is_number, (*first, *second))):
+    if len(first) != len(second) or any(map(_is_number, (*first, *second))):
         return False
     numbers = [all(map(_is_number, column)) for column in zip(*rows)]
     return 2 * sum(numbers) > len(first)
