@@ -226,6 +226,7 @@ WRITERS = {
     "data convert avazu": ["{source}", "{target}"],
     "data convert table": ["{source}", "{source}", "{target}"],
     "data generate": ["criteo", "{target}", "--rows", "3"],
+    "data order": ["{source}", "{target}"],
     "data negatives": ["{source}", "--user", "u", "--item", "i", "--out", "{target}"],
     "predict": ["{source}", "{source}", "--out", "{target}"],
     "checkpoint merge": ["{source}", "{target}"],

@@ -177,6 +177,7 @@ def test_their_runs_end_with_the_bits_of_a_run_in_memory(tmp_path):
         return run_threads(ranks, lambda comm: Trainer(config, comm, tmp_path / out).run())[0]
 
     plain = run("whole")
+    sharded = run("sharded", "parallel.plan=row_wise", ranks=3)
     for policy, ranks in itertools.product(SYSTEMS, (1, 3)):
         # room for the window above DDR, or too little of it over SSD
         place = "memory.hbm=100000", "memory.lookahead=2"
@@ -184,6 +185,8 @@ def test_their_runs_end_with_the_bits_of_a_run_in_memory(tmp_path):
             place = "memory.placement=ddr_over_ssd", "parallel.plan=row_wise"
         summary = run(f"{policy}-{ranks}", f"memory.policy={policy}", *place, ranks=ranks)
         assert summary["digest"] == plain["digest"], (policy, ranks)
+        # a row has one owner: whatever its cache does, no rank sends a byte for it
+        assert summary["traffic"] == sharded["traffic"] or ranks == 1
         nearest = [level for level in summary["tiers"] if "late" in level]
         assert len(nearest) == 2 and all(level["unique_misses"] for level in nearest)
         assert sum(level["late"] for level in nearest) == 0

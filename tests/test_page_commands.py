@@ -54,6 +54,7 @@ NOT_RUN = {
     "train avazu": "a log that does not come along",
     "data generate": "a million rows",
     "data negatives": "test_negatives.py runs it",
+    "data order": "test_together.py runs it, on data with a vocabulary",
     "predict RUN DATA... --top-k": "test_recommend.py runs it",
     "towers": "trains a probe",
     "compile": "the runs have compiled what they need",

@@ -11,6 +11,7 @@ import click
 from neocpu.cli.logs.copies import cache
 from neocpu.cli.logs.generate import generate
 from neocpu.cli.logs.negatives import negatives
+from neocpu.cli.logs.order import order
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
 from neocpu.parallel.transport.launch import ended_by_signals
 
@@ -357,3 +358,4 @@ def _feature_table(card: "Card") -> "Table":
 data.add_command(generate)
 data.add_command(cache)
 data.add_command(negatives)
+data.add_command(order)

@@ -9,6 +9,7 @@ from pathlib import Path
 from neocpu.core.policies import DEFAULT
 from neocpu.tables.embedding.lookups import Rectangle
 from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.storage.sharing import Claim, Ticket
 from neocpu.tables.tiers.placement import PLACEMENTS, PlacedShard, Room, make_room
 
 
@@ -24,6 +25,8 @@ class MemoryPlan:
     ddr_bandwidth, ssd_bandwidth, ssd_iops : speeds of slower devices to imitate (0: as fast as this
         machine), in bytes and operations per second.
     prefetch : batches whose rows are brought up before their turn.
+    share : weight of a rank among those of all jobs that share `folder` (0: it is this job's own).
+    job : name of this one among them.
     """
 
     placements: tuple[str, ...]
@@ -37,6 +40,19 @@ class MemoryPlan:
     ssd_iops: float = 0.0
     prefetch: int = 0
     ssd: int = 0
+    share: float = 0.0
+    job: str = ""
+
+    def ticket(self, file: str) -> Ticket | None:
+        """The place of the rank with this file among those that share the folder, if any do.
+
+        Raises StorageError where there is no room for it.
+        """
+        if not self.share:
+            return None
+        assert self.folder is not None
+        disk = self.ssd if self.over_ssd else 0
+        return Ticket(self.folder, self.job, file, Claim(self.share, disk, self.hbm + self.ddr))
 
     def rooms(
         self,

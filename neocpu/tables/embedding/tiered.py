@@ -94,7 +94,9 @@ class TieredEmbedding(TableBatchedEmbedding):
                     f"table {table.name}: has a cache_format, but no cache; give it another "
                     "memory.placement"
                 )
-        self._ddr = Device(memory.ddr_bandwidth)
+        self._ticket = memory.ticket(file)
+        self._share = self._ticket.share if self._ticket else None
+        self._ddr = Device(memory.ddr_bandwidth, share=self._share)
         # Numba's workqueue ends the process when two threads run kernels at once
         self._mover = Mover(memory.prefetch > 0 and threading_layer() != "workqueue")
         self._coming: dict[int, _Batch] = {}  # known batches, by identity of their lookups
@@ -120,9 +122,9 @@ class TieredEmbedding(TableBatchedEmbedding):
         if not stored:
             return None, {}
         assert memory.folder is not None
-        path = memory.folder / file
+        path = (self._ticket.rows if self._ticket else memory.folder) / file
         try:
-            memory.folder.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             # what matters of an older run is in its checkpoints
             remove(path)
         except OSError as error:
@@ -144,7 +146,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         row_file = RowFile.create(
             path,
             tables,
-            device=Device(memory.ssd_bandwidth, memory.ssd_iops),
+            device=Device(memory.ssd_bandwidth, memory.ssd_iops, share=self._share),
             budget=memory.ssd,
         )
         return row_file, {h: i for i, h in enumerate(stored)}
@@ -293,10 +295,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         return max((room for room in self.rooms[shard].lines), default=0)
 
     def warm(self, shard: int, rows: Ints, share: float = 1.0) -> None:
-        """Bring rows i64[n] of a shard, most used first, into its caches before the first batch.
-
-        share : of their lines.
-        """
+        """Bring rows i64[n], most used first, into a share of a shard's lines, before any batch."""
         self._tiers[shard].level.warm(rows, share)
 
     # ---- state ----
@@ -384,6 +383,8 @@ class TieredEmbedding(TableBatchedEmbedding):
         if self._file is not None:
             self._file.close()
             remove(self._file.path)
+        if self._ticket:
+            self._ticket.close()
 
     @property
     def stalled(self) -> float:

@@ -20,6 +20,7 @@ class Device:
     iops : operations (records read, runs written) per second.
     clock, sleep : replaced in tests.
     waited : seconds slept so far.
+    share : which part of that speed there is now (None: all of it).
 
     A request starts when it is made or when the one before ends, whichever is later, and takes the
     larger of its two costs. Time that a sleep took too long is given back to the next request, so
@@ -31,6 +32,7 @@ class Device:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     waited: float = 0.0
+    share: Callable[[], float] | None = None
     _due: float = 0.0
     _late: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -45,7 +47,7 @@ class Device:
             return
         transfer = count / self.bandwidth if self.bandwidth else 0
         setup = operations / self.iops if self.iops else 0
-        cost = max(transfer, setup)
+        cost = max(transfer, setup) / (self.share() if self.share is not None else 1.0)
         with self._lock:
             # threads share one device: a request waits for those before it
             due = max(begun - self._late, self._due) + cost

@@ -268,5 +268,6 @@ class Tier:
         "late" of the nearest: rows of batches that changed them which were not in fast memory when
         their batch's turn came. They were fetched then, or used where they lie.
         """
+        self._quiet()
         nearest, *below = self.level.stats()
         return [{**nearest, "late": self._late}, *below]

@@ -3,6 +3,7 @@
 The run's config, put as the questions that `plan/` answers. Every rank gets the same answers.
 """
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -352,6 +353,9 @@ def memory_plan(
         ssd=memory.ssd,
         policy=memory.policy,
         folder=Path(memory.folder or folder),
+        # ranks of a job have its weight together; its name is that of its results
+        share=memory.share / plan.ranks,
+        job=f"{folder.parent.name}-{zlib.crc32(str(folder.absolute()).encode()):08x}",
         demands=demands,
         ddr_bandwidth=memory.ddr_bandwidth,
         ssd_bandwidth=memory.ssd_bandwidth,

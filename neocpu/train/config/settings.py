@@ -204,6 +204,8 @@ class MemoryConfig:
     policy : which row leaves a cache that is full; the name of a published system also gives keys
         below that nobody names (docs/memory.md).
     folder : where the SSD files are, which last as long as the run ("": beside the results).
+    share : weight of this job among those of a host that share `folder`, one device: each rank has
+        its part of the speeds below, and the bytes above are its own (0: no other job uses it).
     cache_format : format of the numbers in caches, for all tables or by patterns ("": that of their
         rows).
     ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and operations a second of slower devices than
@@ -222,6 +224,7 @@ class MemoryConfig:
     ssd: int = 0
     policy: Annotated[str, Limits(tuple(POLICIES))] = DEFAULT
     folder: str = ""
+    share: float = 0.0
     cache_format: PlanSpec = ""
     ddr_bandwidth: float = 0.0
     ssd_bandwidth: float = 0.0
@@ -236,6 +239,11 @@ class MemoryConfig:
         """(key, why) of what is wrong; placements : of all tables. rows_by : `data.rows_by`."""
         if not 0 < self.warm_share <= 1:
             yield "warm_share", f"{self.warm_share} must be above 0, and 1 at most"
+        if self.share and not self.folder:
+            yield "share", "it is the weight among jobs that share memory.folder: set that too"
+        over_ssd = any(name == AUTO or PLACEMENTS[name].ssd for name in placements)
+        if self.share and over_ssd and not self.ssd:
+            yield "share", "jobs that share a disk reserve their bytes of it: set memory.ssd too"
         # those that are chosen may be caches
         cached = any(name == AUTO or PLACEMENTS[name].caches for name in placements)
         yield from POLICIES[self.policy].faults(self, cached, rows_by)
