@@ -1,6 +1,7 @@
 """Do calls and references work on threads and under MPI, and end, with letters that come late?"""
 
 import gc
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from neocpu.core.errors import RpcError
 from neocpu.parallel.rpc.agent import RpcAgent
 from neocpu.parallel.rpc.failures import BadMessage, CallTimeout, PeerLost, RemoteError
 from neocpu.parallel.rpc.functions import Functions
+from neocpu.parallel.rpc.futures import Future
 from neocpu.parallel.rpc.references import RRef
 from neocpu.parallel.transport.comm import Comm
 
@@ -232,6 +234,41 @@ def nobody_leaves_while_calls_that_nobody_waits_for_go_on(comm: Comm) -> None:
         if comm.rank == 0:
             agent.rpc_async(1, "hop", 40)
     assert sum(comm.allgather_bytes(bytes([len(rank.seen)]))[k][0] for k in range(comm.size)) == 41
+
+
+@spmd(3)
+def drawn_programs_end_with_right_values_and_no_references(comm: Comm) -> None:
+    for seed in range(2):
+        draws = random.Random(100 * seed + comm.rank)
+        rank = Rank(comm, seed)
+        with rank.agent as agent:
+            held: list[tuple[RRef, float]] = []
+            waited: list[tuple[Future, float]] = []
+            for number in range(60):
+                to = draws.randrange(comm.size)
+                chosen = draws.choice(held) if held else None
+                match draws.randrange(6) if chosen else 0:
+                    case 0:
+                        size = draws.choice((1, 3000))
+                        value = agent.remote(to, "add", np.full(size, number), comm.rank)
+                        held.append((value, number + comm.rank))
+                    case 1:
+                        waited.append((agent.rpc_async(to, "read", chosen[0]), chosen[1]))
+                    case 2:
+                        by = (to + 1) % comm.size
+                        call = agent.rpc_async(to, "relay", by, "read", chosen[0])
+                        waited.append((call, chosen[1]))
+                    case 3:
+                        agent.rpc_async(to, "keep", chosen[0])
+                    case 4:
+                        held.remove(chosen)
+                        chosen[0].delete()
+                    case 5:
+                        assert chosen[0].to_here()[0] == chosen[1]  # type: ignore[index]
+                del chosen
+            for call, expected in waited:
+                assert call.wait()[0] == expected  # type: ignore[index]
+        assert (agent.references.owned(), agent.references.held()) == (0, 0)
 
 
 def until(comm: Comm, condition: Callable[[], bool]) -> None:

@@ -323,12 +323,14 @@ class RpcAgent:
     def shutdown(self, timeout: float | None = None) -> None:
         """Serve until no rank calls any more, then close. All ranks call it.
 
-        References of this rank are deleted first. `ending.py` says when nothing is under way.
+        `ending.py` says when nothing is under way. Then all references are deleted, which none of
+        the functions needs any more, and that is waited for too.
 
         timeout : seconds, as of a call. Raises CallTimeout with the ranks that did not come, and
         PeerLost.
         """
         seconds = self.timeout if timeout is None else timeout
+        self._ending.wait(seconds)
         self.references.delete_all()
         self._ending.wait(seconds)
         self._progress.wait_for(self._mail.sent)

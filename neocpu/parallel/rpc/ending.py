@@ -31,6 +31,7 @@ class LastRounds:
         self._peers = peers
         self._progress = progress
         self._is_idle = is_idle
+        self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._sent = 0
         self._read = 0
@@ -53,7 +54,8 @@ class LastRounds:
         """
         deadline = time.monotonic() + seconds
         before = (-1, -1)
-        for number in itertools.count():
+        while True:
+            number = next(self._numbers)
             self._progress.wait_for(lambda: self._is_idle() or time.monotonic() > deadline)
             counts = (self._sent, self._read)
             self._rounds[number][self._agent.rank] = counts

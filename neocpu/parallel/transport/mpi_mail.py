@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
+from neocpu.core.errors import EnvironmentProblem
 from neocpu.core.types import Bytes
 from neocpu.parallel.transport.mail import (
     LARGEST_HEAD,
@@ -53,6 +54,12 @@ class MpiMail(LoopMail):
     asks = True
 
     def __init__(self, comm: MPI.Comm, largest: int = LARGEST_LETTER) -> None:
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise EnvironmentProblem(
+                "letters are read by a thread beside others that use MPI, and this MPI, or whoever "
+                "started it, allows one thread at a time; take an MPI built with "
+                "MPI_THREAD_MULTIPLE, and start it by importing neocpu before mpi4py"
+            )
         super().__init__(comm.Get_rank(), comm.Get_size(), largest)
         self._comm = comm
         # heads and bodies of a letter are messages one after the other, whichever thread sends
