@@ -159,7 +159,7 @@ def _print_smallest(step: "Scenario", place: "Planner", target: float) -> None:
             f"--target-qps: {target:,.0f} samples/s are not reached by {MOST_RANKS} ranks of "
             f"{step.machine.name}"
         )
-    nodes = best.scenario.layout.nodes
+    nodes = best.scenario.layout.everybody.nodes
     click.echo(f"{nodes} node(s) of {step.machine.name} are the fewest for {target:,.0f} samples/s")
 
 

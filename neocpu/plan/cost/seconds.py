@@ -311,7 +311,7 @@ class StepSeconds:
         bandwidth = self._node.fast_bytes_per_s
         parameters = self.work.dense.parameters
         fixed = {
-            "latency": exchanges * self.links.latency_seconds + self._copies_latency,
+            "latency": exchanges * self.links.latency_seconds + self.copies_latency,
             "calls": sum(self.call_seconds.values()),
             "dense_forward": forward,
             "dense_backward": backward,
@@ -326,7 +326,7 @@ class StepSeconds:
         return {name: seconds * slowest for name, seconds in fixed.items()}
 
     @property
-    def _copies_latency(self) -> float:
+    def copies_latency(self) -> float:
         """Seconds of latency of exchanges between replica groups."""
         if self.layout.replica_groups == 1 or self._measured.any:
             return 0.0

@@ -42,7 +42,7 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
     """
     ranks = model.layout.ranks
     fixed = dict(model.fixed)
-    latency = fixed.pop("latency", 0.0)
+    latency = fixed.pop("latency", 0.0) - model.copies_latency
     forward = fixed.pop("dense_forward", 0.0)
     backward = fixed.pop("dense_backward", 0.0)
     # what stands on stages of its own is taken out; what remains is done at the end of the step
@@ -76,7 +76,7 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
         "lower_sums": exchanges.allreduce(sums, 1 - shares.upper_size),
         "merge": alike(0.0),  # merging and applying are part of the update
         "update": Work(by_phase["update"]),
-        "replicas": exchanges.alltoall(by_phase["replicas"], 0.0, 0),
+        "replicas": exchanges.between_copies(by_phase["replicas"]),
         "apply": alike(0.0),
         # whatever else is the same for all plans is done at the end of a step
         "upper_update": alike(sum(fixed.values()) * shares.upper_size),
@@ -113,6 +113,7 @@ class _Exchanges:
         self.algorithm = options.algorithm
         self.sums = options.sums or options.algorithm
         self.network = Network(model.machine, model.layout)
+        self.everybody = Network(model.machine, model.layout.everybody)
 
     def alltoall(self, seconds: Floats, latency: float, calls: int) -> Work:
         """The exchange that the planner reckons at `seconds` f64[ranks] and a latency."""
@@ -126,15 +127,25 @@ class _Exchanges:
         price = self.network.price("alltoall", self.algorithm, each)
         return _work(calls * price.latency + size * price.byte_seconds, size, price)
 
+    def between_copies(self, seconds: Floats) -> Work:
+        """The exchange of sums of rows that have several copies: on all ranks, or in all groups."""
+        layout = self.model.layout
+        if layout.replica_groups == 1:
+            return self.alltoall(seconds, 0.0, 0)
+        byte_seconds = self.model.links.between_copies[1]
+        size = seconds / byte_seconds if byte_seconds else seconds * 0.0
+        price = Network(self.model.machine, layout.copies).price("alltoall", "pairwise")
+        return _work(seconds + self.model.copies_latency, size, price)
+
     def allreduce(self, seconds: float, share: float) -> Work:
         """The sum of a share of the dense gradients; seconds : the planner's for all of them."""
         ranks = self.model.layout.ranks
         work = self.model.work
         size = np.full(ranks, share * work.wires.number_bytes("dense") * work.dense.parameters)
-        if self.sums == MEASURED or ranks == 1:
-            price = self.network.price("allreduce", "ring")
+        if self.sums == MEASURED or self.everybody.ranks == 1:
+            price = self.everybody.price("allreduce", "ring")
             return _work(np.full(ranks, seconds * share), size, price)
-        price = self.network.price("allreduce", self.sums, float(size.max()))
+        price = self.everybody.price("allreduce", self.sums, float(size.max()))
         return _work(price.latency + size * price.byte_seconds, size, price)
 
     def gather(self, seconds: float, share: float) -> Work:
@@ -142,7 +153,7 @@ class _Exchanges:
         work = self.model.work.dense.directions
         sent = 0.0 if work is None else share * work.gathered_bytes
         ranks = self.model.layout.ranks
-        price = self.network.price("allreduce", "ring")
+        price = self.everybody.price("allreduce", "ring")
         return _work(np.full(ranks, seconds * share), np.full(ranks, sent), price)
 
 

@@ -50,7 +50,9 @@ def _planned(scenario: Scenario, spec: PlanSpec, planner: str, fixed: Pins | Non
     # balancing by size is the search's, with other costs
     search = planner_of("search" if planner == SIZE else planner)
     model = Sizes(scenario) if planner == SIZE else scenario.model
-    answer = search(scenario.tables, spec, scenario.layout, model, scenario.work, capacity, fixed)
+    answer = search(
+        scenario.tables, spec, scenario.layout, model, scenario.group_work, capacity, fixed
+    )
     rectangles = answer.rectangles
     if share is not None:
         rectangles = rectangles._replace(share=np.full(rectangles.table.size, share))
@@ -67,16 +69,16 @@ def _from_file(scenario: Scenario, path: str, planner: str) -> Placed:
 
     Raises ConfigError for a file that is damaged or of another run, as a training with it does.
     """
-    planned = bind(plan_file.load_one_group(path), scenario.tables, scenario.ranks)
+    planned = bind(plan_file.load(path), scenario.tables, scenario.ranks)
     schemes = dict(zip((table.name for table in scenario.tables), planned.schemes))
     if not planned.is_whole:
         return _planned(scenario, schemes, planner, planned.fixed)
     plan = auto.make_plan(
         scenario.tables,
         schemes,
-        scenario.ranks,
+        scenario.layout.ranks,
         scenario.layout.ranks_per_node,
-        scenario.work,
+        scenario.group_work,
         fixed=planned.fixed,
     )
     return placed_by(scenario, plan, path)

@@ -47,8 +47,10 @@ def report_lines(outcome: Simulated) -> Iterator[str]:
     breakdown = outcome.breakdown
     options = scenario.options
     sums = f", dense sums {options.sums}" if options.sums else ""
+    groups = f" in {scenario.groups} replica groups" if scenario.groups > 1 else ""
+    nodes = scenario.layout.everybody.nodes
     yield (
-        f"{scenario.machine.name}: {scenario.ranks} ranks on {scenario.layout.nodes} node(s), "
+        f"{scenario.machine.name}: {scenario.ranks} ranks on {nodes} node(s){groups}, "
         f"{scenario.work.batch:,} samples a step, pipeline {scenario.pipeline}, "
         f"exchanges {options.algorithm}{sums}"
     )
@@ -96,7 +98,6 @@ def _noise_lines(outcome: Simulated) -> Iterator[str]:
         yield f"steps  {shown} of {each.size} steps"
     faults = scenario.faults
     if faults.node:
-        nodes = scenario.layout.nodes
         yield (
             f"faults one every {faults.node / nodes / 3600:.3g} h; with a checkpoint every "
             f"{faults.interval(nodes) / 60:.3g} min {faults.progress(nodes):.1%} of the time is "
@@ -141,7 +142,7 @@ def sweep_lines(outcomes: Sequence[Simulated]) -> Iterator[str]:
     yield f"{columns}{faults}{units}  mostly"
     for outcome, efficiency in zip(outcomes, efficiencies(outcomes)):
         path = outcome.breakdown.path
-        progress = outcome.scenario.faults.progress(outcome.scenario.layout.nodes)
+        progress = outcome.scenario.faults.progress(outcome.scenario.layout.everybody.nodes)
         left = f"{progress:>11.1%}" if faults else ""
         left += "".join(f"{value:>11.3g}" for value in outcome.million.values())
         yield (

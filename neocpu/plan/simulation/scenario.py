@@ -33,8 +33,9 @@ WARM_UP = 3
 class Scenario:
     """A training step to simulate.
 
-    machine, ranks : where; the machine's own number of nodes does not matter. tables, work : the
-    model and its global batch. route : of partial sums. pipeline : one of `core.stages.PIPELINES`.
+    machine, ranks : where; the machine's own number of nodes does not matter. groups : of so many
+    replica groups one is simulated, as all do alike. tables, work : the model and its global batch,
+    of all groups. route : of partial sums. pipeline : one of `core.stages.PIPELINES`.
     options : how costs are put on stages. steps : that are measured, after a warm-up.
     cache_share : part of all rows that fast memory holds; None: as much as fits. jitter, faults :
     how stages vary from step to step, and how nodes fail. running : what nodes cost.
@@ -52,6 +53,7 @@ class Scenario:
     jitter: Jitter = field(default_factory=Jitter)
     faults: NodeFaults = field(default_factory=NodeFaults)
     running: RunningCosts = field(default_factory=RunningCosts)
+    groups: int = 1
 
     def __post_init__(self) -> None:
         if self.pipeline not in PIPELINES:
@@ -64,16 +66,24 @@ class Scenario:
 
     @property
     def layout(self) -> Layout:
-        """Ranks on nodes; on one, where they may share cores, if nodes have no link."""
+        """Ranks of a group on nodes; on one, where they may share cores, if nodes have no link.
+
+        Raises PlanError where groups would not be equal.
+        """
         linked = self.machine.between_nodes.bandwidth_bytes_per_s
         # this machine may be asked for more ranks than it has cores; then they share them
         per_node = self.machine.ranks_per_node if linked else self.ranks
-        return Layout(self.ranks, min(per_node, self.ranks), self.route)
+        return Layout.of_run(self.ranks, per_node, self.route, self.groups)
+
+    @property
+    def group_work(self) -> Workload:
+        """What a step does in one group."""
+        return self.work.of_group(self.tables, self.groups)
 
     @property
     def model(self) -> StepSeconds:
         """The planner's cost of this step."""
-        return StepSeconds(self.machine, self.tables, self.work, self.layout)
+        return StepSeconds(self.machine, self.tables, self.group_work, self.layout)
 
     def on(self, ranks: int) -> "Scenario":
         """The same step on other ranks, with as many samples for each (weak scaling)."""
@@ -119,13 +129,15 @@ class Simulated:
     @property
     def goodput(self) -> float:
         """Samples a second of all time, faults, checkpoints and restarts included."""
-        return self.samples_per_s * self.scenario.faults.progress(self.scenario.layout.nodes)
+        return self.samples_per_s * self.scenario.faults.progress(
+            self.scenario.layout.everybody.nodes
+        )
 
     @property
     def million(self) -> dict[str, float]:
         """Price and kWh of a million samples, of what was asked, by unit."""
         scenario = self.scenario
-        return scenario.running.of_million(scenario.layout.nodes, self.goodput)
+        return scenario.running.of_million(scenario.layout.everybody.nodes, self.goodput)
 
     @property
     def step_seconds(self) -> Floats:
@@ -153,7 +165,7 @@ def simulate(
     Raises ConfigError where the machine lacks what the step needs.
     """
     model = scenario.model
-    loads = loads_of(model, placed.rectangles, scenario.ranks)
+    loads = loads_of(model, placed.rectangles, model.layout.ranks)
     works = stage_works(model, loads, scenario.options)
     behind = DIRECTIONS if model.work.dense.directions is not None else ()
     stages = pipelined(scenario.pipeline, (*STEP, *behind)) if schedule is None else schedule
@@ -168,24 +180,26 @@ def simulate(
         rng = np.random.default_rng(SEED)
         draw = scenario.jitter.drawn
         tasks = tuple(replace(t, work=draw(t.work, not t.exchange, rng)) for t in tasks)
-    line = run(tasks, scenario.ranks)
+    line = run(tasks, model.layout.ranks)
     # from the end of the last batch of the warm-up, when the pipeline is full
     measured = breakdown(line, WARM_UP - 1, WARM_UP + scenario.steps - 1)
     return Simulated(scenario, placed, loads, line, measured)
 
 
 def placed_by(scenario: Scenario, plan: Plan, planner: str = "") -> Placed:
-    """A plan of the scenario's tables, with the rows that fit in fast memory.
+    """A plan of the scenario's tables in one group, with the rows that fit in fast memory.
 
     What is above the capacity of a rank's HBM lies in its DDR, of all its rectangles alike; what a
     step holds besides rows stays in HBM.
     """
-    rectangles = rectangles_of(plan, scenario.work)
+    work = scenario.group_work
+    ranks = scenario.layout.ranks
+    rectangles = rectangles_of(plan, work)
     sizes = _bytes(scenario, rectangles)
-    used = np.bincount(rectangles.rank, weights=sizes, minlength=scenario.ranks)
-    arrays = TableArrays.of(scenario.tables, scenario.work)
+    used = np.bincount(rectangles.rank, weights=sizes, minlength=ranks)
+    arrays = TableArrays.of(scenario.tables, work)
     held = buffer_bytes(rectangles, TableArrays(*(column[rectangles.table] for column in arrays)))
-    buffers = np.bincount(rectangles.rank, weights=held, minlength=scenario.ranks)
+    buffers = np.bincount(rectangles.rank, weights=held, minlength=ranks)
     share = np.ones(rectangles.table.size)
     if scenario.cache_share is not None:
         share = np.full(rectangles.table.size, scenario.cache_share)

@@ -4,13 +4,18 @@ from neocpu.core.errors import ConfigError
 from neocpu.parallel.sharding.plan import AUTO, is_plan_file
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import COST_MODELS
-from neocpu.plan.files import plan_file
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.search.planners import PLANNERS
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.simulation.what_if import NO_CHANGES, ONLY_SIMULATED, WhatIf
 from neocpu.tables.tiers.placement import choose_placements
-from neocpu.train.before.scenario import NO_FACTS, LogFacts, refuse_towers, work_of
+from neocpu.train.before.scenario import (
+    NO_FACTS,
+    LogFacts,
+    refuse_towers,
+    replica_groups_of,
+    work_of,
+)
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import MemoryConfig
 
@@ -65,11 +70,8 @@ def question_of(
 
 
 def _groups(config: Config, machine: Machine, cost_model: str) -> int:
-    """Replica groups of the config, or of its plan file."""
-    spec = config.parallel.plan
-    groups = config.parallel.replica_groups
-    if isinstance(spec, str) and is_plan_file(spec):
-        groups = plan_file.load(spec).replica_groups
+    """Replica groups that the machine and the cost model know."""
+    groups = replica_groups_of(config)
     if groups > 1 and (machine.unequal or cost_model != "neo"):
         who = f"machine {machine.name} has unequal ranks" if machine.unequal else ""
         raise ConfigError(

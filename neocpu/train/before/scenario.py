@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.errors import ConfigError
+from neocpu.parallel.sharding.plan import is_plan_file
 from neocpu.plan.cost.row_curves import RowCurve
 from neocpu.plan.cost.work import DenseWork, Workload
 from neocpu.plan.simulation.collectives import MEASURED
@@ -73,13 +74,14 @@ def refuse_towers(config: Config) -> None:
         )
 
 
-def _refuse_groups(config: Config) -> None:
-    """Raise ConfigError for several replica groups."""
-    if config.parallel.replica_groups > 1:
-        raise ConfigError(
-            "parallel.replica_groups: steps of several groups are not simulated; ask `neocpu plan "
-            "--machine`, or about one: --set parallel.replica_groups=1"
-        )
+def replica_groups_of(config: Config) -> int:
+    """Replica groups of the config, or of its plan file."""
+    spec = config.parallel.plan
+    if isinstance(spec, str) and is_plan_file(spec):
+        from neocpu.plan.files import plan_file
+
+        return plan_file.load(spec).replica_groups
+    return config.parallel.replica_groups
 
 
 def _refuse_unequal(machine: "Machine") -> None:
@@ -165,7 +167,6 @@ def scenario_of(
     from neocpu.plan.simulation.scenario import Scenario
 
     refuse_towers(config)
-    _refuse_groups(config)
     machine = changes.of_machine(machine)
     _refuse_unequal(machine)
     work = work_of(config, machine, ranks, changes, facts)
@@ -183,6 +184,7 @@ def scenario_of(
     return Scenario(
         machine=machine,
         ranks=ranks,
+        groups=replica_groups_of(config),
         tables=config.tables,
         work=work,
         route=config.parallel.route,
