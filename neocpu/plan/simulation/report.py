@@ -98,6 +98,7 @@ def _noise_lines(outcome: Simulated) -> Iterator[str]:
         yield f"steps  {shown} of {each.size} steps"
     faults = scenario.faults
     if faults.node:
+        nodes = scenario.layout.everybody.nodes
         yield (
             f"faults one every {faults.node / nodes / 3600:.3g} h; with a checkpoint every "
             f"{faults.interval(nodes) / 60:.3g} min {faults.progress(nodes):.1%} of the time is "
