@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import all as everything
-from benchmarks import cache, charts, ladder, narrow, pictures
+from benchmarks import cache, charts, ladder, lookahead, narrow, pictures
 from benchmarks.harness import (
     Contender,
     best,
@@ -29,6 +29,7 @@ from benchmarks.harness import (
 )
 from benchmarks.roofline import picture
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Lookup, clicks
+from neocpu.train.config.settings import MemoryConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = everything.NAMES
@@ -212,6 +213,22 @@ def test_the_bound_of_a_kernel_is_set_by_what_takes_longer() -> None:
     by_arithmetic = ladder.Work(run=lambda module: None, results=(), flops=flops, bytes=100)
     assert ladder.bound(by_memory, machine) == (8.0, "memory")
     assert ladder.bound(by_arithmetic, machine) == (8.0, "multiply-adds")
+
+
+def test_published_caches_find_no_more_than_belady_and_come_late_without_a_prefetch(tmp_path):
+    log = lookahead.by_frequency(cache.zipf(640, columns=3, rows=1000))
+    lines = 32 * cache.sets_for(int(log.max()) + 1, 0.5)
+    starts = range(0, len(log), lookahead.SAMPLES)
+    batches = [np.unique(log[at : at + lookahead.SAMPLES], return_counts=True) for at in starts]
+    bound = 1 - cache.belady(lines, batches)
+    played = {
+        name: lookahead.play(lookahead.settings(name), log, lines, tmp_path)
+        for name in ("lru", "bagpipe", "cachedembedding")
+    }
+    assert played["lru"].hit <= played["bagpipe"].hit <= bound < played["cachedembedding"].hit
+    assert not any(one.late for one in played.values()) and played["bagpipe"].peak <= 1
+    blind = lookahead.play(MemoryConfig(prefetch=0), log, lines, tmp_path)
+    assert blind.late == pytest.approx(1 - blind.hit) and blind.moved == played["lru"].moved
 
 
 def test_no_policy_misses_less_than_beladys_bound() -> None:
