@@ -49,13 +49,14 @@ def test_products_have_the_bits_of_their_twins(seed, samples, width, m, k, unit)
     assert [part.tobytes() for part in columns] == [part.tobytes() for part in turned]
     residual = numbers(rng, samples, k)
     ends = np.sort(np.append(rng.integers(0, samples + 1, 7), samples))
+    leaves = np.searchsorted(ends, np.arange(samples), side="right").astype(np.int32)
     nodes = np.array([[0, 4], [4, 2], [6, 1], [7, 1]])
     results = []
     for module in (design, twin):
         forward = np.empty((samples, k))
         module.products(rows, dense, weights, forward)
         back = np.full((4, width * k + 3), 5.0)
-        module.transposed_products(columns, residual, ends, nodes, back)
+        module.transposed_products(columns, residual, leaves, nodes, back)
         sums = np.empty((8, m, k))
         module.dense_transposed(dense, residual, ends, sums)
         results.append([part.tobytes() for part in (forward, back, sums)])

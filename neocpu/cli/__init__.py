@@ -59,7 +59,7 @@ SECTIONS = {
         ),
         "fit": (
             "neocpu.cli.fit:fit",
-            "Fit a linear model, or a small MLP, to a log by second-order steps.",
+            "Fit a linear model to a log by second-order steps.",
         ),
     },
     "Use": {

@@ -1,4 +1,4 @@
-"""`neocpu fit`: a linear model or a small MLP of a log, by the curvature of its loss."""
+"""`neocpu fit`: a linear model of a log, by the curvature of its loss."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,6 @@ from neocpu.cli.screen.options import (
     as_record,
     ranks_option,
     set_option,
-    whole_numbers,
 )
 from neocpu.cli.screen.targets import LogPath
 from neocpu.core.errors import ConfigError
@@ -33,7 +32,6 @@ class Choices:
     loss: str | None
     l2: str
     intercepts: bool
-    hidden: tuple[int, ...]
     tolerance: float
     pairs: str
     start: int
@@ -93,13 +91,6 @@ class Crosses:
     "1, 4, 16, 64 on the last tenth of the train samples.",
 )
 @click.option("--intercepts", is_flag=True, help="Penalise the constant too.")
-@click.option(
-    "--hidden",
-    default="",
-    callback=whole_numbers,
-    metavar="N,N",
-    help="Widths of an MLP's hidden layers.  [default: none, a linear model]",
-)
 @click.option("--cross", multiple=True, metavar="A,B", help="Pairs of values of two features too.")
 @click.option("--quadratic", is_flag=True, help="Pairs of values of all features of one value.")
 @click.option("--hash", "hashed", is_flag=True, help="Hash all features, not only their pairs.")
@@ -155,7 +146,7 @@ def fit(
     launch: Launch,
     overrides: tuple[str, ...],
 ) -> None:
-    """Fit a linear model, or a small MLP, to a log by second-order steps.
+    """Fit a linear model to a log by second-order steps.
 
     CONFIG: a model's, whose features, labels and splits count. DATA: a log, as of `neocpu init`:
     CSV, Parquet, libsvm, Criteo. Alone, with --ranks, or under mpiexec: the same digest

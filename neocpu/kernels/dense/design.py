@@ -59,45 +59,41 @@ def products(rows, dense, weights, out):
 
 
 @inlined
-def _leaf_sums(columns, column, numbers, ends, sums):
-    """sums f64[leaves, K] of one column; the leaves it has entries in as (first, last), inclusive.
+def _leaf_sums(columns, column, numbers, leaves, sums):
+    """sums f64[leaves, K] of one column.
 
     A sum of -0 becomes +0, so that leaves without entries may be left out.
     """
+    width = numbers.shape[1]
+    sums[:] = 0.0
     entry = columns.starts[column]
     last = columns.starts[column + 1]
-    width = numbers.shape[1]
-    first_leaf = -1
-    leaf = 0
     while entry < last:
-        while columns.places[entry] >= ends[leaf]:
-            for k in range(width):
-                sums[leaf, k] = 0.0
-            leaf += 1
-        if first_leaf < 0:
-            first_leaf = leaf
+        leaf = leaves[columns.places[entry]]
         if width == 1:
             acc = 0.0
-            while entry < last and columns.places[entry] < ends[leaf]:
+            while entry < last and leaves[columns.places[entry]] == leaf:
                 acc += _value(columns.values, entry) * numbers[columns.places[entry], 0]
                 entry += 1
             sums[leaf, 0] = acc + 0.0
-        else:
+            continue
+        while entry < last and leaves[columns.places[entry]] == leaf:
+            value = _value(columns.values, entry)
+            sample = columns.places[entry]
             for k in range(width):
-                sums[leaf, k] = 0.0
-            while entry < last and columns.places[entry] < ends[leaf]:
-                value = _value(columns.values, entry)
-                sample = columns.places[entry]
-                for k in range(width):
-                    sums[leaf, k] += value * numbers[sample, k]
-                entry += 1
-            for k in range(width):
-                sums[leaf, k] += 0.0
-        leaf += 1
-    for rest in range(leaf, ends.size):
+                sums[leaf, k] += value * numbers[sample, k]
+            entry += 1
         for k in range(width):
-            sums[rest, k] = 0.0
-    return first_leaf, leaf - 1
+            sums[leaf, k] += 0.0
+
+
+@inlined
+def _sum_of_one_leaf(columns, column, numbers):
+    """The sum of a column whose entries are all in one leaf, K = 1."""
+    acc = 0.0
+    for entry in range(columns.starts[column], columns.starts[column + 1]):
+        acc += _value(columns.values, entry) * numbers[columns.places[entry], 0]
+    return acc + 0.0
 
 
 @inlined
@@ -106,36 +102,51 @@ def _fold(sums, first, size, width):
     half = 1
     while half < size:
         for left in range(first, first + size, 2 * half):
+            if width == 1:
+                sums[left, 0] += sums[left + half, 0]
+                continue
             for k in range(width):
                 sums[left, k] += sums[left + half, k]
         half *= 2
 
 
 @parallel_kernel
-def transposed_products(columns, numbers, ends, nodes, out):
+def transposed_products(columns, numbers, leaves, nodes, out):
     """Nodes of the tree of X^T numbers over leaves of samples, for sparse columns.
 
     Shapes: columns of s lines, whose places are samples, ascending; numbers f64[n, K];
-    ends i64[leaves], the sample behind each leaf; nodes i64[p, 2], first leaf and size (a power of
-    two) of each; out f64[p, P], P >= s K: out[node, column * K + k].
+    leaves i32[n], the leaf of each sample, ascending; nodes i64[p, 2], first leaf and size (a power
+    of two) of each, ascending, together all leaves; out f64[p, P], P >= s K:
+    out[node, column * K + k].
     Order: within a leaf acc = +0; acc = fl64(acc + fl64(value * number)), samples ascending; then
     the binary tree over the leaves of a node.
     """
     width = numbers.shape[1]
     count = columns.starts.size - 1
+    total = nodes[-1, 0] + nodes[-1, 1] if nodes.shape[0] else 0
     for task in prange((count + _COLUMNS - 1) // _COLUMNS):
-        sums = np.empty((ends.size, width))
+        sums = np.empty((total, width))
         for column in range(task * _COLUMNS, min((task + 1) * _COLUMNS, count)):
-            first, last = _leaf_sums(columns, column, numbers, ends, sums)
+            first = columns.starts[column]
+            last = columns.starts[column + 1]
+            if first == last:
+                for node in range(nodes.shape[0]):
+                    for k in range(width):
+                        out[node, column * width + k] = 0.0
+                continue
+            leaf = leaves[columns.places[first]]
+            # most columns of a sparse matrix have few entries: there is no tree
+            if width == 1 and leaf == leaves[columns.places[last - 1]]:
+                acc = _sum_of_one_leaf(columns, column, numbers)
+                for node in range(nodes.shape[0]):
+                    behind = nodes[node, 0] + nodes[node, 1]
+                    out[node, column] = acc if nodes[node, 0] <= leaf < behind else 0.0
+                continue
+            _leaf_sums(columns, column, numbers, leaves, sums)
             for node in range(nodes.shape[0]):
-                leaf = nodes[node, 0]
-                # most columns of a sparse matrix have entries in one leaf: there is no tree
-                if first == last and leaf <= first < leaf + nodes[node, 1]:
-                    leaf = first
-                elif first >= 0:
-                    _fold(sums, leaf, nodes[node, 1], width)
+                _fold(sums, nodes[node, 0], nodes[node, 1], width)
                 for k in range(width):
-                    out[node, column * width + k] = 0.0 if first < 0 else sums[leaf, k]
+                    out[node, column * width + k] = sums[nodes[node, 0], k]
 
 
 @parallel_kernel

@@ -108,6 +108,12 @@ class DesignMatrix:
         return columns
 
     @cached_property
+    def leaves(self) -> NDArray[np.int32]:
+        """The leaf of each row, counted from this rank's first one."""
+        sizes = np.diff(self.ends, prepend=0)
+        return np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
+
+    @cached_property
     def norms(self) -> F64:
         """The square of each row's length, f64[n]."""
         values = self.rows.values if self.rows.values.size else np.ones(self.rows.places.size)
@@ -128,7 +134,7 @@ class DesignMatrix:
         nodes : i64[p, 2], the first leaf of this rank's, and size.
         """
         width = numbers.shape[1]
-        kernels.transposed_products(self.columns, numbers, self.ends, nodes, out)
+        kernels.transposed_products(self.columns, numbers, self.leaves, nodes, out)
         sums = np.empty((self.ends.size, self.dense.shape[1], width))
         kernels.dense_transposed(self.dense, numbers, self.ends, sums)
         out[:, self.sparse * width : self.width * width] = folded(sums, nodes)

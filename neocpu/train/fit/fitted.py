@@ -206,7 +206,7 @@ def load(path: Path) -> SavedFit:
 
 
 def _tuples(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {"hidden": tuple(keys["hidden"]), "cross": tuple(map(tuple, keys["cross"]))}
+    return {"cross": tuple(map(tuple, keys["cross"]))}
 
 
 def _numbers(file: File, name: str) -> NDArray[Any]:

@@ -19,20 +19,19 @@ class FitKeys:
     method : "dance" or "lbfgs". loss : one of `LOSS_NAMES`; "": logistic for clicks, else squares.
     l2 : penalty on each weight against the *sum* of losses, scikit-learn's 1/C; "auto": the one of
         `PENALTIES` that predicts the last tenth of the train samples best.
-    intercepts : are these penalised too? hidden : widths of an MLP's hidden layers; (): linear.
+    intercepts : are these penalised too?
     hashed : is every feature hashed, and not only its crosses? bits : 2^bits hashed columns.
     cross : pairs of features whose pairs of values have columns. quadratic : all pairs.
     tolerance : the gradient's length at the end, against that at the beginning (0: DANCE's own
         limit). pairs : of L-BFGS, on the overlap of samples ("multi") or all of one ("full").
-    start : samples of the first sample. most : steps, at most. seed : of the order of samples, and
-        of an MLP's weights. leaves : of the samples, a power of two.
+    start : samples of the first sample. most : steps, at most. seed : of the order of samples.
+        leaves : of the samples, a power of two.
     """
 
     method: str = "dance"
     loss: str = ""
     l2: float | str = 1.0
     intercepts: bool = False
-    hidden: tuple[int, ...] = ()
     hashed: bool = False
     bits: int = 20
     cross: tuple[tuple[str, str], ...] = ()
@@ -66,8 +65,6 @@ class FitKeys:
             raise ConfigError(f"leaves {self.leaves}: a power of two")
         if self.start < 1 or self.most < 1:
             raise ConfigError("the first sample has a sample at least, and a fit one step")
-        if any(width < 1 for width in self.hidden):
-            raise ConfigError("hidden layers have one unit at least")
 
     def with_l2(self, penalty: float) -> "FitKeys":
         """The same with another penalty."""

@@ -11,16 +11,13 @@ from neocpu.train.fit.losses import Loss
 
 
 class Tape(NamedTuple):
-    """What a model keeps of samples for products with its Hessian: f64[n, K] of each number, by the
-    layers that have them.
-
-    loss : f64[n]. slope, curvature : of the loss in the scores. hidden : of an MLP, by layer.
+    """What a model keeps of samples: loss f64[n]; slope, curvature f64[n, K], of the loss in the
+    scores.
     """
 
     loss: F64
     slope: F64
     curvature: F64
-    hidden: tuple[F64, ...] = ()
 
 
 class FitModel(Protocol):
@@ -127,8 +124,8 @@ def row_sums(numbers: F64) -> F64:
     return out
 
 
-def tape_of(loss: Loss, scores: F64, labels: F64, hidden: tuple[F64, ...] = ()) -> Tape:
+def tape_of(loss: Loss, scores: F64, labels: F64) -> Tape:
     """The tape of scores f64[n, K]."""
-    tape = Tape(np.empty(labels.size), np.empty_like(scores), np.empty_like(scores), hidden)
-    loss.curve(scores, labels, *tape[:3])
+    tape = Tape(np.empty(labels.size), np.empty_like(scores), np.empty_like(scores))
+    loss.curve(scores, labels, *tape)
     return tape

@@ -175,7 +175,7 @@ class FitRun:
             if splits.has(name)
         }
         summary = {
-            "model": LOSSES[fitted.keys.loss].name if not fitted.keys.hidden else "MLP",
+            "model": LOSSES[fitted.keys.loss].name,
             "method": fitted.keys.method,
             "samples": fitted.samples,
             "columns": fitted.columns.width,

@@ -28,13 +28,12 @@ def _tree(sums: np.ndarray) -> np.ndarray:
     return sums[0]
 
 
-def transposed_products(columns, numbers, ends, nodes, out):
+def transposed_products(columns, numbers, leaves, nodes, out):
     """Nodes of X^T numbers; see `kernels.dense.design.transposed_products`."""
     line, place, value = _whole(columns)
     count = columns.starts.size - 1
-    sums = np.zeros((ends.size, count, numbers.shape[1]))
-    leaf = np.searchsorted(ends, place, side="right")
-    np.add.at(sums, (leaf, line), value[:, None] * numbers[place])
+    sums = np.zeros((nodes[:, 1].sum(), count, numbers.shape[1]))
+    np.add.at(sums, (leaves[place], line), value[:, None] * numbers[place])
     for node, (first, size) in enumerate(nodes):
         out[node, : count * numbers.shape[1]] = _tree(sums[first : first + size]).ravel()
 
