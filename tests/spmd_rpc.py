@@ -38,6 +38,8 @@ class Rank:
         self.state = np.zeros(3000)
         mail = None if seed is None else LateMail(comm.mail(), seed)
         self.agent = RpcAgent(comm, functions, mail=mail, timeout=20.0, **settings)
+        # it serves since it was made, and functions need what was assigned just now
+        comm.barrier()
 
     def add(self, a: Any, b: Any) -> Any:
         return a + b

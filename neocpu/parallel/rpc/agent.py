@@ -209,12 +209,13 @@ class RpcAgent:
         except BadMessage as problem:
             self._lose(source, f"sent a message that cannot be read: {problem}")
             return
-        if message.name not in UNCOUNTED:
-            self._ending.count_read()
         if message.kind in (MessageKind.CALL, MessageKind.NOTE):
             self._take_call(message)
         else:
             self._calls.take(message)
+        # only now that its function is with the workers: before, nothing would seem under way here
+        if message.name not in UNCOUNTED:
+            self._ending.count_read()
 
     def _take_call(self, message: RpcMessage) -> None:
         try:

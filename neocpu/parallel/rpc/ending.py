@@ -57,7 +57,9 @@ class LastRounds:
         while True:
             number = next(self._numbers)
             self._progress.wait_for(lambda: self._is_idle() or time.monotonic() > deadline)
-            counts = (self._sent, self._read)
+            # what was read first: a letter sent in between makes the sums differ
+            read = self._read
+            counts = (self._sent, read)
             self._rounds[number][self._agent.rank] = counts
             for rank in self._others():
                 self._agent.note(rank, ROUND, number, *counts)
