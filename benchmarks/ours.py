@@ -1,7 +1,7 @@
 """How is neocpu called in a benchmark? Through the same objects that a training run uses."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ class NeocpuDlrm:
 
     comm: this rank's communicator (default: a single rank). memory: the MemoryPlan of the tables
     (default: all rows in memory). pipeline: what overlaps. optimizer: makes the optimizer of the
-    dense half of (comm, Dlrm) (default: SGD).
+    dense half of (comm, Dlrm) (default: SGD). precision: its PrecisionKeys (default: fp32).
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class NeocpuDlrm:
         memory: Any = None,
         pipeline: str = "full",
         optimizer: Any = None,
+        precision: Any = None,
     ) -> None:
         wait_as_in_training()
         from neocpu.parallel.embeddings.sharded import ShardedEmbedding
@@ -154,6 +155,8 @@ class NeocpuDlrm:
             TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)
         ]
         layout = ModelLayout(13, (model.dim,) * len(specs), model.bottom, model.top)
+        if precision is not None:
+            layout = replace(layout, precision=precision)
         self.dlrm = dlrm = Dlrm(layout, seed=1)
         sharding_plan = make_plan(specs, plan, comm.size)
         env = ShardingEnv(

@@ -94,6 +94,19 @@ OFTEN = {**history([[5, 9]], [0], [0]), "counts": counts(255, 65535)}
 FADING: dict[str, Value] = {"strategy": "counter", "min_count": 2, "decay_rate": 0.5}
 FP8 = {"x": floats([1, -0.5], [0, -2])}
 
+# 1 + 2^-8 is a tie between 1 and 1 + 2^-7; 1 + 3*2^-8 one between that and 1 + 2^-6
+TIES = {"a": floats([1 + 2**-8], [1 + 3 * 2**-8]), "b": floats([1])}
+ABOVE = {"a": floats([1 + 2**-8 + 2**-12]), "b": floats([1])}
+BIASED = {"a": floats([1]), "b": floats([1]), "bias": floats(2**-10)}
+LAYERS = {
+    "x": floats([1]),
+    "w1": floats([1]),
+    "b1": floats(2**-10),
+    "w2": floats([1]),
+    "b2": floats(0),
+}
+FOUR_VECTORS = {"e": floats([[1], [2], [4], [16]])}
+
 # switch: (operator, inputs, options, output, what is right, what the switch makes of it)
 EXAMPLES_OF_MORE: dict[
     str, tuple[str, Inputs, Mapping[str, Value], str, list[float], list[float]]
@@ -314,5 +327,82 @@ EXAMPLES_OF_MORE: dict[
         "out",
         [2048],
         [2049],
+    ),
+    "operands_truncated": ("narrow_gemm", TIES, NONE, "out", [1, 1 + 2**-6], [1, 1 + 2**-7]),
+    "operands_half_up": (
+        "narrow_gemm",
+        TIES,
+        NONE,
+        "out",
+        [1, 1 + 2**-6],
+        [1 + 2**-7, 1 + 2**-6],
+    ),
+    # TF32's nearest number is 1 + 2^-8, which then is a tie
+    "operands_rounded_twice": ("narrow_gemm", ABOVE, NONE, "out", [1 + 2**-7], [1]),
+    "operands_in_tf32": (
+        "narrow_gemm",
+        TIES,
+        NONE,
+        "out",
+        [1, 1 + 2**-6],
+        [1 + 2**-8, 1 + 3 * 2**-8],
+    ),
+    "operands_not_rounded": (
+        "narrow_gemm",
+        ABOVE,
+        NONE,
+        "out",
+        [1 + 2**-7],
+        [1 + 2**-8 + 2**-12],
+    ),
+    "accumulated_in_operand_format": (
+        "narrow_gemm",
+        {"a": floats([256, 1, 1]), "b": floats([1, 1, 1])},
+        NONE,
+        "out",
+        [258],
+        [256],
+    ),
+    "last_steps_dropped": (
+        "narrow_gemm",
+        {"a": np.ones((1, 18), F), "b": np.ones((1, 18), F)},
+        NONE,
+        "out",
+        [18],
+        [16],
+    ),
+    "bias_missing": ("narrow_gemm", BIASED, NONE, "out", [1 + 2**-10], [1]),
+    "bias_rounded": (
+        "narrow_gemm",
+        {"a": floats([1]), "b": floats([1]), "bias": floats(1 + 2**-10)},
+        NONE,
+        "out",
+        [2 + 2**-10],
+        [2],
+    ),
+    "sum_rounded_before_bias": (
+        "narrow_gemm",
+        {"a": floats([1, 1]), "b": floats([1, 2**-10]), "bias": floats(1)},
+        NONE,
+        "out",
+        [2 + 2**-10],
+        [2],
+    ),
+    "relu_before_bias": (
+        "narrow_gemm",
+        {"a": floats([-1]), "b": floats([1]), "bias": floats(3)},
+        {"relu": True},
+        "out",
+        [2],
+        [3],
+    ),
+    "hidden_not_rounded": ("narrow_mlp", LAYERS, NONE, "out", [1], [1 + 2**-10]),
+    "pairs_of_upper_triangle": (
+        "narrow_interaction",
+        FOUR_VECTORS,
+        NONE,
+        "out",
+        [1, 2, 4, 8, 16, 32, 64],
+        [1, 2, 4, 16, 8, 32, 64],
     ),
 }

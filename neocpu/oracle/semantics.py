@@ -33,6 +33,7 @@ OPERATOR_GROUPS: dict[str, tuple[str, ...]] = {
     "SCALED_ROWS": ("lookup", "weight_gradient", "dequantize"),
     "AT_SCALE": ("lookup_at_scale", "backward_at_scale"),
     "MAXIMA": ("lookup_max", "lookup_max_backward"),
+    "PRODUCTS": ("narrow_gemm", "narrow_mlp", "narrow_interaction"),
     "JAGGED": _JAGGED_PRODUCTS,
     "SCATTERS": (
         *_MERGES,

@@ -22,6 +22,7 @@ from neocpu.oracle.cases import (
     moves,
     nvfp4,
     optimizers,
+    products,
     scale,
     sequence,
     stochastic,
@@ -59,6 +60,7 @@ MODULES = (
     sequence,
     holes,
     rule_cover,
+    products,
 )
 
 # The operators of modules that take long to draw; whoever wants others need not wait for them.
@@ -70,6 +72,7 @@ OPERATORS_OF = {
     update_cover: {"backward"},
     trajectory: {"trajectory"},
     rule_cover: {"backward"},
+    products: {"narrow_gemm", "narrow_mlp", "narrow_interaction"},
     key_value: {"kv_trajectory", "row_cache"},
     optimizers: {"backward", "trajectory"},
     stochastic: {"round", "backward"},

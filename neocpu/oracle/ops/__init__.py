@@ -18,6 +18,7 @@ from neocpu.oracle.ops import (
     maximum,
     moves,
     nvfp4,
+    products,
     row_cache,
     scale,
     trajectory,
@@ -50,6 +51,7 @@ MODULES = (
     scale,
     maximum,
     fp8_rows,
+    products,
 )
 OPERATORS: dict[str, Operator] = {op.name: op for module in MODULES for op in module.OPERATORS}
 
