@@ -1,5 +1,7 @@
 """Do cases of narrow products accept every honest kernel, and are the mistakes of others named?"""
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -87,8 +89,8 @@ def truncated(x: np.ndarray) -> np.ndarray:
     return (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def product(case: Case, operand: object) -> np.ndarray:
-    a, b = (operand(case.inputs[name]).astype(np.float64) for name in ("a", "b"))  # type: ignore[operator]
+def product(case: Case, operand: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    a, b = (operand(case.inputs[name]).astype(np.float64) for name in ("a", "b"))
     with np.errstate(invalid="ignore"):
         return (a @ b.T + case.inputs.get("bias", 0)).astype(np.float32)
 
@@ -117,6 +119,8 @@ def without_low_bits(x: np.ndarray) -> np.ndarray:
         (GEMM, lambda case: answer(case)["out"] - case.inputs["bias"], "bias_missing"),
     ],
 )
-def test_wrong_kernels_are_named(case: Case, wrong: object, switch: str) -> None:
-    report = check(case.op, case.inputs, {"out": wrong(case)}, case.options)  # type: ignore[operator]
+def test_wrong_kernels_are_named(
+    case: Case, wrong: Callable[[Case], np.ndarray], switch: str
+) -> None:
+    report = check(case.op, case.inputs, {"out": wrong(case)}, case.options)
     assert not report and switch in str(report), str(report)

@@ -22,7 +22,6 @@ from neocpu.oracle.cases import (
     moves,
     nvfp4,
     optimizers,
-    products,
     scale,
     sequence,
     stochastic,
@@ -32,6 +31,7 @@ from neocpu.oracle.cases import (
 from neocpu.oracle.cases.covers import lookup as lookup_cover
 from neocpu.oracle.cases.covers import rules as rule_cover
 from neocpu.oracle.cases.covers import update as update_cover
+from neocpu.oracle.cases.dense import products
 from neocpu.oracle.operator import Case
 
 __all__ = ["DIM_MULTIPLE", "Case", "all_cases"]

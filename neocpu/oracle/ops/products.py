@@ -15,9 +15,9 @@ from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import OperandFormat
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
+from neocpu.oracle.truth.dense.products import Switches, layer, operand, pairs, products, relu
 from neocpu.oracle.truth.formats import in_format, stored
 from neocpu.oracle.truth.numbers import Bounded
-from neocpu.oracle.truth.products import Switches, layer, operand, pairs, products, relu
 
 NO_BIAS = np.empty(0, np.float32)
 NO_GATE = np.empty((0, 0), np.float32)

@@ -5,6 +5,8 @@ additions round. Matrix units may cut off the bits that an addition shifts out, 
 two roundings: `ADDITIONS`.
 """
 
+import math
+
 import numpy as np
 
 from neocpu.core.types import Ints
@@ -35,7 +37,7 @@ def operand(x: np.ndarray, options: dict[str, Value], switches: Switches) -> Rea
         return _half_up(x, form)
     rounded = nearest(number, form)
     if "subnormals_flushed" in switches:
-        return np.where(np.abs(rounded) < 2.0**form.smallest, 0.0, rounded)
+        return np.where(np.abs(rounded) < math.ldexp(1.0, form.smallest), 0.0, rounded)
     return rounded
 
 

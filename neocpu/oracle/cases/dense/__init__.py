@@ -1,0 +1,1 @@
+"""Which numbers break kernels of the dense half?"""
