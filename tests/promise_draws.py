@@ -501,6 +501,9 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     parity = chance.choice((0, 0, 1, 2)) if takes(family, "checkpoint.parity=1") else 0
     yield f"checkpoint.parity={parity}"
     yield f"checkpoint.parity_every={chance.choice((1, 1, 3))}"
+    # enough for all of them, in places that they share
+    held = chance.choice((0, 1 << 24)) if takes(family, "memory.activations=1") else 0
+    yield f"memory.activations={held}"
     yield f"parallel.planner={chance.choice(('greedy', 'search'))}"
     yield f"memory.policy={chance.choice(EVICTIONS)}"
     yield f"memory.prefetch={chance.randrange(3)}"

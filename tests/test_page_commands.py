@@ -46,6 +46,7 @@ NOT_RUN = {
     "checkpoint import": "needs a model of another library",
     "online CONFIG": "next-day.md runs it",
     "sweep": "use.md runs it",
+    "together": "test_activations.py trains two models so",
     "search": "test_dnas.py runs it",
     "models NAME": "presets.md runs it",
     "export RUN model": "export.md runs it",

@@ -53,6 +53,10 @@ SECTIONS = {
             "neocpu.cli.sweep:sweep",
             "Train CONFIG with many values of some keys, one after the other, and rank them.",
         ),
+        "together": (
+            "neocpu.cli.together.command:together",
+            "Train several models at once, which take turns and share memory.",
+        ),
         "search": (
             "neocpu.cli.search:search",
             "Choose widths, columns and rows of CONFIG's model as its section [search] says.",

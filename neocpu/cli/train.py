@@ -280,6 +280,8 @@ def print_summary(summary: Summary, folder: Path) -> None:
     if summary["cold_start_seconds"] is not None:
         click.echo(f"first step done {summary['cold_start_seconds']:.1f} s after the start")
     click.echo(f"memory of the largest rank: {summary['memory_per_rank'] / 2**20:,.0f} MiB")
+    if "activations" in summary:
+        click.echo(activations_line(summary["activations"]))
     for line in checkpoint_lines(summary["checkpoints"]):
         click.echo(line)
     if summary["ranks"] > 1:
@@ -298,6 +300,15 @@ def print_summary(summary: Summary, folder: Path) -> None:
         click.echo(line)
     click.echo(f"results in {folder}")
     click.echo(f"digest {summary['digest']}")
+
+
+def activations_line(held: Summary) -> str:
+    """What activations took of their budget."""
+    block, budget, moved = (held[name] / 2**20 for name in ("block", "budget", "moved"))
+    return (
+        f"activations: {block:,.1f} of {budget:,.1f} MiB; {moved:,.1f} MiB left and came back, "
+        f"{held['remade']:,} were computed again; steps waited {held['stall_seconds']:.2f} s"
+    )
 
 
 def traffic_lines(traffic: Summary) -> list[str]:

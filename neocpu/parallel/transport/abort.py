@@ -221,20 +221,25 @@ class StopSignal:
     Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. Until the
     run has started there is nothing to lose, so Ctrl-C is a KeyboardInterrupt; afterwards a second
     one is, more than a second after the first. One within another begins with what the outer one
-    holds already (`held_signals`). Outside the main thread, which alone has signals, it does
-    nothing.
+    holds already (`held_signals`). Outside the main thread, which alone has signals, it knows those
+    that are held.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
     held = 0  # that came before this process had a run
 
     def __init__(self, started: bool = True) -> None:
-        self.number = StopSignal.held
+        self._number = StopSignal.held
         self.started = started
         self._when = time.monotonic()
         self._before: dict[signal.Signals, Handler] = {}
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+
+    @property
+    def number(self) -> int:
+        """The signal that came (0: none); outside the main thread the one that is held."""
+        return self._number or (0 if self._before else StopSignal.held)
 
     def start(self) -> None:
         """The run has started: Ctrl-C is held from now on."""
@@ -255,11 +260,11 @@ class StopSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # a terminal's Ctrl-C may come twice within a moment: to the process group, and passed on by
         # mpiexec
-        again = self.number and time.monotonic() - self._when > 1.0
+        again = self._number and time.monotonic() - self._when > 1.0
         if number == signal.SIGINT and (again or not self.started):
             raise KeyboardInterrupt
-        if not self.number:
-            self.number = number
+        if not self._number:
+            self._number = number
             self._when = time.monotonic()
 
     @staticmethod

@@ -60,6 +60,11 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
         yield scaling_text(config.training.batch_size, rates)
     elif config.optimizer.scaling.rule != NO_SCALING:
         yield "rates: optimizer.scaling derives them once the number of train samples is known"
+    if budget := config.memory.activations:
+        yield (
+            f"activations: {preflight.human(budget)} of a rank at most; a rehearsal before the "
+            "first step chooses what leaves"
+        )
     yield _kernels_line(missing_kernels(config, plan, memory.placements))
     yield _tables_line(config)
     if data is not None:

@@ -17,7 +17,7 @@ from neocpu.train.before.scenario import (
     work_of,
 )
 from neocpu.train.config.config import Config
-from neocpu.train.config.settings import MemoryConfig
+from neocpu.train.config.memory import MemoryConfig
 
 
 def question_of(

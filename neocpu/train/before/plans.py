@@ -29,7 +29,7 @@ from neocpu.plan.search import auto
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
 from neocpu.train.config.config import Config
-from neocpu.train.config.settings import MemoryConfig
+from neocpu.train.config.memory import MemoryConfig
 
 if TYPE_CHECKING:
     from neocpu.plan.cost.links import Layout

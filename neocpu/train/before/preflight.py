@@ -112,8 +112,7 @@ def _largest_first(sizes: Iterable[tuple[str, int]]) -> list[Need]:
 def working_memory(config: Config, plan: Plan) -> int:
     """Bytes that a rank needs besides tables.
 
-    These are activations, gradients and messages of one batch, and the program itself; what it
-    takes once on a host is in SHARED and COMPILER.
+    Activations, gradients and messages of one batch, and the program without SHARED and COMPILER.
     """
     samples = -(-config.training.batch_size // plan.ranks)
     layout = config.layout(1)
@@ -127,7 +126,8 @@ def working_memory(config: Config, plan: Plan) -> int:
 
         # pooled vectors and their gradients stand in windows until they are read
         windows = min(2 * DATA, 4 * samples * 2 * columns)
-    return 4 * samples * (8 * columns + 3 * widths) + windows + PROGRAM
+    activations = config.memory.held(4 * samples * (2 * columns + 3 * widths))
+    return 4 * samples * 6 * columns + activations + windows + PROGRAM
 
 
 def buffer_memory(config: Config, plan: Plan, rank: int, pooling: Mapping[str, float]) -> int:

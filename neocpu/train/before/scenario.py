@@ -84,6 +84,15 @@ def replica_groups_of(config: Config) -> int:
     return config.parallel.replica_groups
 
 
+def _refuse_budget(config: Config) -> None:
+    """Raise ConfigError for a budget of activations."""
+    if config.memory.activations:
+        raise ConfigError(
+            "memory.activations: what a step waits for activations is measured when a run begins, "
+            "and not simulated; ask about steps that keep all: --set memory.activations=0"
+        )
+
+
 def _refuse_unequal(machine: "Machine") -> None:
     """Raise ConfigError for a machine whose ranks are unequal."""
     if machine.unequal:
@@ -167,6 +176,7 @@ def scenario_of(
     from neocpu.plan.simulation.scenario import Scenario
 
     refuse_towers(config)
+    _refuse_budget(config)
     machine = changes.of_machine(machine)
     _refuse_unequal(machine)
     work = work_of(config, machine, ranks, changes, facts)

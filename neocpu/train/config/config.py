@@ -38,10 +38,10 @@ from neocpu.tables.specs.specs import TableSpec, with_caches
 from neocpu.tables.specs.table_keys import ModelDefaults, tables_of
 from neocpu.tables.tiers.placement import choose_placements
 from neocpu.train.config import defaults
+from neocpu.train.config.memory import MemoryConfig, unplanned
 from neocpu.train.config.settings import (
     CheckpointConfig,
     EvalConfig,
-    MemoryConfig,
     OptimizerConfig,
     SearchConfig,
     TrainingConfig,
@@ -293,7 +293,6 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     parts["compositions"] = compositions if parts["logical"] else ()
     parts["kinds"] = logical if any(table.kind != FULL for table in logical) else ()
     rows = sum(table.rows for table in tables)
-    # rows of all tables are counted through, in int64
     if rows >= 2**63:
         raise reader.wrong(
             "tables",
@@ -307,14 +306,15 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
     moving = [parts.table for parts in config.compositions if parts.dynamic is not None]
-    for key, why in config.memory.faults(placements, config.data.rows_by):
+    apart = config.parallel.towers or config.search.supernet
+    stays = unplanned(apart, tables, config.model.precision)
+    for key, why in config.memory.faults(placements, config.data.rows_by, stays):
         raise reader.wrong(f"memory.{key}", why)
     cached = [table.name for table, where in zip(config.tables, placements) if where != "hbm"]
-    whole = not (config.parallel.towers or config.search.supernet or config.optimizer.shampoo.every)
+    whole = not (apart or config.optimizer.shampoo.every)
     if why := config.checkpoint.parity_fault(moving, cached, whole):
         raise reader.wrong("checkpoint.parity", why)
-    narrow = any(table.cache_format for table in config.tables)
-    if config.checkpoint.every_minutes and narrow:
+    if config.checkpoint.every_minutes and any(table.cache_format for table in config.tables):
         raise reader.wrong(
             "checkpoint.every_minutes",
             "a checkpoint rounds rows that are narrower than their caches, so bits would depend on "

@@ -5,7 +5,7 @@ And nodes of leaves, which take the gradients of parameters.
 Nothing is compiled when this file is imported: layouts stand beside their modules.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.compile.choice import chosen
+from neocpu.parallel.transport.buffers import in_lines
 from neocpu.tables.specs.compositions import Tensors
 
 F32 = NDArray[np.float32]
@@ -21,21 +22,31 @@ NO_BIAS = np.empty(0, np.float32)  # of a layer that has weights only
 
 
 class Buffer:
-    """Memory for a float32 matrix with a row per sample, used again for every batch."""
+    """Memory for a float32 matrix with a row per sample, used again for every batch.
+
+    Attributes: columns; taken, called before it is written with the matrix that it has.
+    """
 
     def __init__(self, columns: int) -> None:
+        self.columns = columns
+        self.taken: Callable[[F32], None] | None = None
         self._matrix = np.empty((0, columns), np.float32)
-
-    @property
-    def columns(self) -> int:
-        """Of the matrix."""
-        return self._matrix.shape[1]
 
     def matrix(self, samples: int) -> F32:
         """The matrix f32[samples, columns], contents undefined."""
         if len(self._matrix) < samples:
-            self._matrix = np.empty((samples, self.columns), np.float32)
-        return self._matrix[:samples]
+            # lookups write large matrices past the caches where they begin with a line
+            flat = in_lines(samples * self.columns, np.float32)
+            self._matrix = flat.reshape(samples, self.columns)
+        matrix = self._matrix[:samples]
+        if self.taken is not None:
+            self.taken(matrix)
+        return matrix
+
+    def lie(self, memory: F32, taken: Callable[[F32], None]) -> None:
+        """Lie in memory of somebody else from now on: f32[n * columns] for n samples at most."""
+        self._matrix = memory.reshape(-1, self.columns)
+        self.taken = taken
 
 
 @dataclass(frozen=True)

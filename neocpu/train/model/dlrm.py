@@ -40,8 +40,8 @@ class Dlrm:
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
     columns], which is the bottom's output in columns :first_column, then each (physical) key's
-    pooled vector; composition, towers, first_order: modules, or None where the model has none;
-    interaction; heads, of further labels;
+    pooled vector; bottom, top, the MLPs; composition, towers, first_order: modules, or None where
+    the model has none; interaction; heads, of further labels;
     shared, number of parameters at work here: all but those of towers that run elsewhere; between,
     called after each layer's work (messages may be on their way); precision, in which numbers
     products are made, whose `begin` comes before a step of training.
@@ -57,8 +57,8 @@ class Dlrm:
         self.precision = precision_of(layout.precision, seed)
         self.precision.settle(self.parameters, 0)
         self.between = BetweenLayers()
-        self._bottom = self._mlp("bottom", last_relu=True)
-        self._top = self._mlp("top", last_relu=False)
+        self.bottom = self._mlp("bottom", last_relu=True)
+        self.top = self._mlp("top", last_relu=False)
         widths = (layout.first_column, layout.dims)
         self.towers = self._towers(widths) if layout.towers and not apart else None
         self.first_order = self._linear_term(widths) if layout.has_first_order else None
@@ -124,7 +124,7 @@ class Dlrm:
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
         self._dense = np.ascontiguousarray(x)
-        E[:, : self.first_column] = self._bottom.forward(self._dense)
+        E[:, : self.first_column] = self.bottom.forward(self._dense)
 
     def forward_top(self, E: F32, lookups: Sequence["KeyLookups"] = ()) -> F32:
         """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
@@ -138,9 +138,11 @@ class Dlrm:
         if self.first_order is not None:
             vectors, linear = self.first_order.forward(self._dense, vectors)
         z = self.interaction.forward(vectors)
-        self._logits = self._top.forward(z)
+        self.between("vectors")
+        self._logits = self.top.forward(z)
         for head in self.heads:
             head.forward(z)
+        self.between("heads")
         # a view: the terms are added to what the loss reads
         logits = self._logits.reshape(-1)
         for term in (self.interaction.logit, linear):
@@ -188,14 +190,14 @@ class Dlrm:
 
         nodes : sums to write, over the samples of each.
         """
-        self._top.begin_backward(self._objective.logit_gradient)
-        for layer in range(self._top.layers - 1, 0, -1):
-            self._top.input_gradient(layer)
-            self._top.weight_gradient(layer, nodes)
+        self.top.begin_backward(self._objective.logit_gradient)
+        for layer in range(self.top.layers - 1, 0, -1):
+            self.top.input_gradient(layer)
+            self.top.weight_gradient(layer, nodes)
 
     def backward_lower(self) -> F32:
         """Go on through the top MLP's first layer and the interaction: dE, as of `backward`."""
-        dz = self._top.input_gradient(0)
+        dz = self.top.input_gradient(0)
         for head in self.heads:
             dz = np.add(dz, head.backward(), out=self._z_gradient.matrix(len(dz)))
         dlogit = self._objective.logit_gradient.reshape(-1)
@@ -208,7 +210,10 @@ class Dlrm:
             dE[:, self.first_column :] *= self.precision.unscale
         if self.towers is not None:
             dE = self.towers.backward(dE)
-        return dE if self.composition is None else self.composition.backward(dE)
+        if self.composition is not None:
+            dE = self.composition.backward(dE)
+        self.between("vectors inputs")
+        return dE
 
     @property
     def row_terms(self) -> Sequence["RowTerms"]:
@@ -222,12 +227,12 @@ class Dlrm:
         nodes : as of `backward_upper`.
         """
         # left over by `backward_upper`: its bucket travels later, with the bottom's
-        self._top.weight_gradient(0, nodes)
-        self._bottom.begin_backward(self._bottom_gradient)
-        for layer in range(self._bottom.layers - 1, -1, -1):
+        self.top.weight_gradient(0, nodes)
+        self.bottom.begin_backward(self._bottom_gradient)
+        for layer in range(self.bottom.layers - 1, -1, -1):
             if layer:
-                self._bottom.input_gradient(layer)
-            self._bottom.weight_gradient(layer, nodes)
+                self.bottom.input_gradient(layer)
+            self.bottom.weight_gradient(layer, nodes)
         self._weight_gradients_between(nodes)
 
     def _weight_gradients_between(self, nodes: Sequence[NodeGradient]) -> None:
@@ -238,6 +243,7 @@ class Dlrm:
         for module in (self.first_order, self.composition, self.towers):
             if module is not None:
                 module.weight_gradients(nodes)
+        self.between("vectors weights")
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
         """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
@@ -246,7 +252,7 @@ class Dlrm:
         batch, and the end. out : in the order of `flat`. Call it after `backward`.
         """
         node = NodeGradient(cuts, self.layout.views(out), unscale=self.precision.unscale)
-        for mlp in (self._bottom, self._top):
+        for mlp in (self.bottom, self.top):
             for layer in range(mlp.layers):
                 mlp.weight_gradient(layer, [node])
         self._weight_gradients_between([node])

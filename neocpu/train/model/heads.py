@@ -7,14 +7,14 @@ The gradient of a head is that of its weighted loss; that of z adds those of the
 heads in the order of the config (`docs/arithmetic.md` §7).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neocpu.kernels.dense import loss as losses
 from neocpu.train.model.arrays import F32, Buffer, NodeGradient
-from neocpu.train.model.mlp import Mlp
+from neocpu.train.model.mlp import BetweenLayers, Mlp
 from neocpu.train.model.precision.operands import EXACT, Precision
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Head:
         layout: "HeadLayout",
         inputs: int,
         parameters: Mapping[str, F32],
-        between: Callable[[], None],
+        between: BetweenLayers,
         precision: Precision = EXACT,
     ) -> None:
         self.layout = layout

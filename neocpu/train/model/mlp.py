@@ -24,6 +24,9 @@ from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
 from neocpu.train.model.arrays import F32, NO_GATE, Buffer, NodeGradient
 from neocpu.train.model.precision.operands import EXACT, Precision
 
+LOSS = "loss"  # the last work of a forward pass, as `BetweenLayers` tells it
+END = "update"  # the last of a step: tables and parameters have taken their gradients
+
 
 def initialise(parameters: Mapping[str, F32], seed: int) -> None:
     """Initial weights and biases from Philox (`docs/arithmetic.md` §9).
@@ -49,15 +52,19 @@ def nothing() -> None:
 
 
 class BetweenLayers:
-    """What is done after each layer's work: nothing, until somebody sets `act`.
+    """What is done after each layer's work: nothing, until somebody sets `act`, and `after`, which
+    is called with the name of the work.
 
     Layers hold this and not the model that they are of: it would be freed much later.
     """
 
     act: Callable[[], None] = staticmethod(nothing)
+    after: Callable[[str], None] | None = None
 
-    def __call__(self) -> None:
+    def __call__(self, work: str = "") -> None:
         self.act()
+        if self.after is not None:
+            self.after(work)
 
 
 class Mlp:
@@ -66,6 +73,8 @@ class Mlp:
     sizes : widths, the input's first. parameters : holds `name`.i.weight f32[out, in] and
     `name`.i.bias f32[out]. last_relu : is there a ReLU after the last layer too? between : called
     after each layer's work. precision : of the operands of products.
+
+    Attributes: values, gradients, memory of x1 ... xk and of g0 ... gk.
     """
 
     def __init__(
@@ -74,13 +83,13 @@ class Mlp:
         sizes: Sequence[int],
         parameters: Mapping[str, F32],
         last_relu: bool,
-        between: Callable[[], None] = nothing,
+        between: BetweenLayers | None = None,
         precision: Precision = EXACT,
     ) -> None:
         self.name = name
         self.last_relu = last_relu
         self.layers = len(sizes) - 1
-        self._between = between
+        self._between = between or BetweenLayers()
         self._weights = [parameters[f"{name}.{layer}.weight"] for layer in range(self.layers)]
         self._biases = [parameters[f"{name}.{layer}.bias"] for layer in range(self.layers)]
         names = [f"{name}.{layer}" for layer in range(self.layers)]
@@ -88,8 +97,8 @@ class Mlp:
         self._rounded_inputs = [precision.activation(layer) for layer in names]
         self._rounded_gradients = [precision.gradient(layer) for layer in names]
         self._operands: list[F32] = []  # W0 ... as products read them
-        self._values = [Buffer(size) for size in sizes[1:]]
-        self._gradients = [Buffer(size) for size in sizes]
+        self.values = [Buffer(size) for size in sizes[1:]]
+        self.gradients = [Buffer(size) for size in sizes]
         self._inputs: list[F32] = []  # x0 ... xk of the batch
         self._outer: list[F32] = []  # g1 ... gk, those that are known
         for weight, (inputs, outputs) in zip(self._weights, pairwise(sizes)):
@@ -111,12 +120,12 @@ class Mlp:
             if layer < self.layers - 1:
                 output = self._rounded_inputs[layer + 1].inside(output)
             self._inputs.append(output)
-            self._between()
+            self._between(f"{self.name} {layer}")
         return self._inputs[-1]
 
     def _output(self, layer: int, x: F32) -> F32:
         """Output f32[b, sizes[layer + 1]] of a layer for x f32[b, sizes[layer]]."""
-        output = self._values[layer].matrix(len(x))
+        output = self.values[layer].matrix(len(x))
         relu = self.last_relu or layer < self.layers - 1
         chosen("dense.gemm", "layer")(x, self._operands[layer], self._biases[layer], relu, output)
         return output
@@ -137,7 +146,7 @@ class Mlp:
         `weight_gradient` of the layers, the last first.
         """
         if self.last_relu:
-            gated = self._gradients[-1].matrix(len(gradient))
+            gated = self.gradients[-1].matrix(len(gradient))
             np.copyto(gated, gradient)
             # the output tells: ReLU passed where it is above 0
             gated[self._inputs[-1] <= 0] = 0
@@ -149,13 +158,13 @@ class Mlp:
         where it goes on to the layer before.
         """
         gate = self._inputs[layer] if layer else NO_GATE
-        inner = self._gradients[layer].matrix(len(self._outer[0]))
+        inner = self.gradients[layer].matrix(len(self._outer[0]))
         chosen("dense.gemm", "input_gradient")(self._outer[0], self._operands[layer], gate, inner)
         if layer:
             inner = self._rounded_gradients[layer - 1].inside(inner)
             # weight gradients may come later, when their bucket is due
             self._outer.insert(0, inner)
-        self._between()
+        self._between(f"{self.name} {layer} inputs")
         return inner
 
     def weight_gradient(self, layer: int, nodes: Sequence[NodeGradient]) -> None:
@@ -163,4 +172,8 @@ class Mlp:
         outer = self._outer[layer - self.layers]
         for node in nodes:
             node.write(f"{self.name}.{layer}", outer, self._inputs[layer])
-        self._between()
+        self._between(f"{self.name} {layer} weights")
+
+    def again(self, layer: int) -> None:
+        """Write the output of a layer again, where it was; its input must be as it was."""
+        self._output(layer, self._inputs[layer])

@@ -71,9 +71,32 @@ def summarise(
         "placements": _placed(world.plan, world.embedding.env.memory),
         "tiers": tier_counts(comm, tables.tiers()),
         "stall_seconds": comm.largest(int(1e6 * tables.stalled)) / 1e6,
+        **_activations(world),
         "crash_cost": recovery.crash_cost(),
         "versions": versions(),
         **config_record(config),
+    }
+
+
+def _activations(world: World) -> dict[str, object]:
+    """What activations took under `memory.activations`: bytes of the fullest rank, bytes that left
+    and arrays computed again in all steps of all ranks, seconds that the slowest waited.
+
+    Collective.
+    """
+    if not world.config.memory.activations:
+        return {}
+    names = ("peak", "block", "moved", "remade", "stall_seconds")
+    local = dict.fromkeys(names, 0.0)
+    if world.step.activations is not None:
+        local = world.step.activations.counts()
+    ranks = [json.loads(x) for x in world.comm.allgather_bytes(json.dumps(local).encode())]
+    sums = {"moved", "remade"}
+    return {
+        "activations": {
+            "budget": world.config.memory.activations,
+            **{key: (sum if key in sums else max)(rank[key] for rank in ranks) for key in names},
+        }
     }
 
 

@@ -17,6 +17,7 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.transport.sent import sum_traffic
 from neocpu.tables.embedding.memory_plan import MemoryPlan
+from neocpu.train.activations import budget
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.before.plans import memory_plan, plan_for_data, table_lines
@@ -52,10 +53,9 @@ class Trainer:
     comm : the ranks; None: this process alone.
     out : folder for checkpoints, metrics and the summary; locked while the run lasts.
     resume : go on from the newest complete checkpoint in `out`, or start at step 0 and say so.
-    started : `time.time()` at the start of a process that does nothing but this run, for the
-        cold-start figure; each kernel thread may then have a core of its own, where the host's
-        ranks together use every core once. None: the process is the caller's.
-    trace : of the steps, if one is wanted.
+    started : `time.time()` at the start of a process that does nothing but this run (None: it is
+        the caller's); kernel threads then have their cores where ranks use each core once.
+    trace : of the steps, if one is wanted. keep : keeps their activations to a budget.
 
     Class attribute: online, whether it trains on file after file (`online.py`). Attributes:
     steps_taken; samples, of all ranks, that those steps trained on; world, once built.
@@ -73,6 +73,7 @@ class Trainer:
         report: RunReport | None = None,
         started: float | None = None,
         trace: "RunTrace | None" = None,
+        keep: budget.Keep = budget.keep_within,
     ) -> None:
         self.config = config
         self.comm = comm or SingleComm()
@@ -80,6 +81,7 @@ class Trainer:
         self.out = Path(out)
         self.resume = resume
         self.report = report or RunReport(self.out, self.comm.rank)
+        self._keep = keep
         self.steps_taken = 0
         self.samples = 0
         self.world: World | None = None
@@ -122,7 +124,7 @@ class Trainer:
                 self._batches.close()
             # SSD files are closed, and removed, however the run ends
             if self.world is not None:
-                self.world.embedding.tbe.close()
+                self.world.close()
 
     def _run(self, stop: StopSignal) -> dict[str, object]:
         """The run within its folder, from the data to the summary."""
@@ -224,7 +226,9 @@ class Trainer:
         """The objects of this rank; arguments as of `world.build`."""
         lasting = memory_of(self.config, self.comm, plan, self.out, self.report.tell)
         size = splits.dense_features
-        return build(self.config, self.comm, plan, size, huge=huge, memory=memory, lasting=lasting)
+        world = build(self.config, self.comm, plan, size, huge=huge, memory=memory, lasting=lasting)
+        self._keep(self.config, world, row_folder(self.out))
+        return world
 
     def _recover(self, world: World, splits: Splits) -> Recovery:
         """What writes the checkpoints of a world."""
@@ -237,7 +241,7 @@ class Trainer:
     def _roll_back(self, splits: Splits, schedule: BatchSchedule) -> tuple[World, Recovery]:
         """Build tables and model anew, from the newest checkpoint. Collective."""
         assert self.world is not None and self._made_of is not None
-        self.world.embedding.tbe.close()
+        self.world.close()
         self.world = self._recovery = None
         self.world = self._build(*self._made_of)
         recovery = self._recover(self.world, splits)

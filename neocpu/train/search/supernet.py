@@ -10,7 +10,7 @@ the chains of `docs/arithmetic.md` §1 add without a trace: the logits are those
 to the bit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from neocpu.tables.embedding.row_lookups import KeyLookups
 from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.model.mlp import Mlp
+from neocpu.train.model.mlp import BetweenLayers, Mlp
 from neocpu.train.search.draws import Floats
 from neocpu.train.search.masks import Mask, Mixture
 from neocpu.train.search.space import Space
@@ -43,7 +43,7 @@ class MaskedMlp(Mlp):
         sizes: Sequence[int],
         parameters: Mapping[str, F32],
         last_relu: bool,
-        between: Callable[[], None],
+        between: BetweenLayers,
     ) -> None:
         super().__init__(name, sizes, parameters, last_relu, between)
         self.learn = False
@@ -124,7 +124,7 @@ class Supernet(Dlrm):
         for choice in self._masks.values():
             choice.choose(mixtures[choice.decision.name])
         self._tables.learn = learn
-        for mlp in (self._bottom, self._top):
+        for mlp in (self.bottom, self.top):
             assert isinstance(mlp, MaskedMlp)
             mlp.learn = learn
 

@@ -29,7 +29,7 @@ from neocpu.core.policies import POLICIES
 from neocpu.core.stages import EXCHANGE, NONE_AHEAD, Stage
 from neocpu.parallel.transport.started import Waitable
 from neocpu.tables.embedding.memory_plan import MemoryPlan
-from neocpu.train.config.settings import MemoryConfig
+from neocpu.train.config.memory import MemoryConfig
 
 T = TypeVar("T")
 COMPUTE = "compute"

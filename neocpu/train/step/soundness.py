@@ -89,8 +89,8 @@ class Soundness:
 
     # ---- before anything is written ----
 
-    def losses(self, turn: Turn, losses: Floats, E: Floats) -> None:
-        """Per-sample losses f32[b]; E : f32[b, columns], that they come of."""
+    def losses(self, turn: Turn, losses: Floats, E: Floats | None) -> None:
+        """Per-sample losses f32[b]; E : f32[b, columns], that they come of, if it is in memory."""
         finite = np.isfinite(losses)
         if finite.all():
             return
@@ -224,12 +224,14 @@ class Soundness:
         ends = np.cumsum([*self._parameters.values()])
         return [*self._parameters][int(np.searchsorted(ends, index, side="right"))]
 
-    def _origin(self, batch: BatchLike, E: Floats, sample: int) -> str:
+    def _origin(self, batch: BatchLike, E: Floats | None, sample: int) -> str:
         """Which number of a sample is not finite before all others, as far as this rank knows."""
         dense = batch.dense[sample]
         if not np.isfinite(dense).all():
             column = int(np.argmin(np.isfinite(dense)))
             return f"; dense input {column + 1} is {dense[column]}"
+        if E is None:
+            return _largest(batch, sample)
         vectors = E[sample, self._model.first_column :]
         if not np.isfinite(vectors).all():
             column = self._model.first_column + int(np.argmin(np.isfinite(vectors)))

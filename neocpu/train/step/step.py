@@ -22,15 +22,16 @@ from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
-from neocpu.train.model.arrays import NodeGradient
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.dlrm import Dlrm
+from neocpu.train.model.mlp import LOSS
 from neocpu.train.step.dense_updates import BUCKETS, Clip, DenseUpdates
 from neocpu.train.step.node_gradients import node_gradient
 from neocpu.train.step.pipeline import Work
 from neocpu.train.step.scales import Scales
 from neocpu.train.step.soundness import Soundness
 from neocpu.train.step.steps import Steps, StepWork
-from neocpu.train.step.turn import BatchLike, DenseGradient, Outcome, Turn
+from neocpu.train.step.turn import BatchLike, DenseGradient, HeldActivations, Outcome, Turn
 
 if TYPE_CHECKING:
     from neocpu.train.step.dynamic_kinds import DynamicKinds
@@ -70,7 +71,8 @@ class TrainStep:
     (None: there is none).
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients;
-    soundness, the checks of its numbers.
+    soundness, the checks of its numbers; vectors, the memory of E; activations, what keeps those of
+    a step to a budget (None: nothing does).
     """
 
     def __init__(
@@ -97,6 +99,9 @@ class TrainStep:
         self._updates = DenseUpdates(optimizer, self.soundness, clip)
         self._scales = Scales(model.precision, comm.queue("dense"), self.leaves)
         self._buffers = Buffers()
+        self.vectors = Buffer(model.columns)
+        self._E = self.vectors.matrix(0)
+        self.activations: HeldActivations | None = None
         self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(options.bucket_bytes)
         self._nodes = {
@@ -117,7 +122,7 @@ class TrainStep:
             "prefetch": self._prefetch,
             "lookup": self._look_up,
             "output": self._send_pooled,
-            "bottom_forward": self._forward_bottom,
+            "bottom_forward": self._begin_forward,
             "top_forward": self._forward_top,
             "upper_backward": self._backward_upper,
             "upper_sums": lambda turn: self._sum(turn, "upper"),
@@ -176,6 +181,8 @@ class TrainStep:
         """Steps over batches, from this step on; ahead : of `core.stages.pipelined`."""
         # what an earlier pipeline had under way was dropped with it
         self._coming = []
+        if self.activations is not None:
+            self.activations.end()
         comm = self.comm
         order = (*STEP, *DIRECTIONS) if self._updates.in_blocks else STEP
         between = self.model.between
@@ -222,30 +229,35 @@ class TrainStep:
         turn.lookup.send()
         return turn.lookup
 
+    def _begin_forward(self, turn: Turn) -> None:
+        if self.activations is not None:
+            self.activations.begin()
+        self._forward_bottom(turn)
+
     def _forward_bottom(self, turn: Turn) -> None:
         self._scales.begin(turn)
-        self.model.forward_bottom(turn.batch.dense, self._vectors(turn.batch))
-
-    def _vectors(self, batch: BatchLike) -> NDArray[np.float32]:
-        """E f32[B, columns] of the batch whose turn it is."""
-        return self._buffers.matrix("E", batch.labels.size, self.model.columns, np.float32)
+        # E f32[b, columns] of the batch whose turn it is
+        self._E = self.vectors.matrix(turn.batch.labels.size)
+        self.model.forward_bottom(turn.batch.dense, self._E)
 
     def _logits(self, turn: Turn) -> NDArray[np.float32]:
         assert turn.lookup is not None
-        E = self._vectors(turn.batch)
-        return self.model.forward_top(E, turn.lookup.finish(E))
+        return self.model.forward_top(self._E, turn.lookup.finish(self._E))
 
     def _forward_top(self, turn: Turn) -> None:
         self._logits(turn)
         batch = turn.batch
         weights = getattr(batch, "weights", None)
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples, weights)
-        E = self._vectors(batch)
+        # what has left memory cannot be looked at
+        here = self.activations is None or self.activations.holds(self.vectors)
+        E = self._E if here else None
         # before the backward pass: no weight has met it yet
         self.soundness.losses(turn, loss, E)
         for head, labels in self.model.with_heads(getattr(batch, "head_labels", None)):
             losses = head.loss_gradient(labels, batch.samples, weights)[1]
             self.soundness.losses(turn, losses, E)
+        self.model.between(LOSS)
         turn.outcome = Outcome(prediction, batch.labels, loss)
 
     def node_gradients(self, samples: int) -> list[NodeGradient]:

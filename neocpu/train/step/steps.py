@@ -1,10 +1,11 @@
 """In which order are the batches of a run trained on, and what of coming ones is done ahead?"""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.stages import PIPELINES, Stage, pipelined
+from neocpu.train.model.mlp import END, BetweenLayers
 from neocpu.train.step.pipeline import Pipeline, Span, Work
 from neocpu.train.step.turn import BatchLike, Outcome, Turn
 
@@ -16,7 +17,8 @@ class StepWork(NamedTuple):
     """What the steps of a rank consist of.
 
     pipeline : a name of `core.stages.PIPELINES`. order : the stages. stages : what each does.
-    dynamic : the tables whose rows move, or None. span, poll : as of `Pipeline`.
+    dynamic : the tables whose rows move, or None. span : as of `Pipeline`. between : polls, and is
+    told that a step ends.
     """
 
     pipeline: str
@@ -24,7 +26,7 @@ class StepWork(NamedTuple):
     stages: Mapping[str, Work[Turn]]
     dynamic: "DynamicKinds | None"
     span: Span
-    poll: Callable[[], None]
+    between: BetweenLayers
 
 
 class Steps:
@@ -59,13 +61,14 @@ class Steps:
             turns,
             {**PIPELINES[work.pipeline], **self._ahead},
             work.span,
-            work.poll,
+            work.between,
         )
 
     def next(self) -> tuple[BatchLike, Outcome]:
         """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
         turn = self._pipeline.step()
         assert turn is not None and turn.outcome is not None
+        self._work.between(END)
         dynamic = self._work.dynamic
         if dynamic is not None and dynamic.end_step(turn.step):
             self._pipeline = self._segment(turn.step + 1)

@@ -10,6 +10,7 @@ from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.types import Floats
 from neocpu.parallel.embeddings.protocol import LookupUnderWay, UpdateUnderWay
 from neocpu.parallel.transport.started import Started
+from neocpu.train.model.arrays import Buffer
 
 
 class DenseGradient(NamedTuple):
@@ -46,6 +47,27 @@ class BatchLike(Protocol):
     @property
     def samples(self) -> int:
         """B of the global batch."""
+
+
+class HeldActivations(Protocol):
+    """What keeps the activations of steps to a budget; the model tells it its work."""
+
+    def begin(self) -> None:
+        """A step begins."""
+
+    def end(self) -> None:
+        """A step is over, or given up."""
+
+    def holds(self, buffer: Buffer) -> bool:
+        """Has the array of a buffer memory?"""
+
+    def counts(self) -> dict[str, float]:
+        """What was done so far: bytes "peak", "block" and "moved", arrays "remade",
+        "stall_seconds".
+        """
+
+    def close(self) -> None:
+        """No step follows."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,12 @@ class World:
         self.embedding.tbe.scale_rates(factor)
         self.dense.scale_rates(factor)
 
+    def close(self) -> None:
+        """Close files, and end threads that move rows and activations."""
+        self.embedding.tbe.close()
+        if self.step.activations is not None:
+            self.step.activations.close()
+
     @contextmanager
     def looked_at(self) -> Iterator[None]:
         """Dense parameters are those that are measured within the block: their moving average, if

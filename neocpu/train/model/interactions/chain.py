@@ -83,13 +83,13 @@ class Chain(Interaction):
         between: Callable[[], None],
         precision: Precision = EXACT,
     ) -> None:
-        self._modules = [layout.build(parameters, precision) for layout in layouts]
+        self.modules = [layout.build(parameters, precision) for layout in layouts]
         self._between = between
 
     def forward(self, x: F32) -> F32:
         """What the last one gives; the logit has what all of them add, the first one's first."""
         logit: F32 | None = None
-        for module in self._modules:
+        for module in self.modules:
             x = module.forward(x)
             if module.logit is not None:
                 # a sum makes a new array: that of a part is its own buffer
@@ -100,12 +100,12 @@ class Chain(Interaction):
 
     def backward(self, dy: F32, dlogit: F32) -> F32:
         """dx of the first one."""
-        for module in reversed(self._modules):
+        for module in reversed(self.modules):
             dy = module.backward(dy, dlogit)
             self._between()
         return dy
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Of the parameters of all."""
-        for module in self._modules:
+        for module in self.modules:
             module.weight_gradients(nodes)

@@ -45,27 +45,31 @@ class DotLayout:
 
 
 class Dot(Interaction):
-    """The kernels, and memory for what they give."""
+    """The kernels, and memory for what they give: y and dx."""
 
     def __init__(self, layout: DotLayout, precision: Precision) -> None:
         self._width = layout.vectors[0]
         self._diagonal = layout.diagonal
-        self._y = Buffer(layout.widths[0])
-        self._dx = Buffer(sum(layout.vectors))
+        self.y = Buffer(layout.widths[0])
+        self.dx = Buffer(sum(layout.vectors))
         self._rounded_input = precision.activation("dot")
         self._rounded_gradient = precision.gradient("dot")
-        self._x = self._dx.matrix(0)
+        self._x = self.dx.matrix(0)
 
     def forward(self, x: F32) -> F32:
         """The first vector and the products."""
         self._x = self._rounded_input.of(x)
-        y = self._y.matrix(len(x))
+        y = self.y.matrix(len(x))
         chosen("dense.interaction", "dot_forward")(self._x, self._width, self._diagonal, y)
         return y
 
+    def again(self) -> None:
+        """Write y again, where it was; x must be as it was."""
+        self.forward(self._x)
+
     def backward(self, dy: F32, dlogit: F32) -> F32:
         """Each vector's gradient: multiples of all it met."""
-        dx = self._dx.matrix(len(self._x))
+        dx = self.dx.matrix(len(self._x))
         dy = self._rounded_gradient.of(dy)
         chosen("dense.interaction", "dot_backward")(self._x, dy, self._width, self._diagonal, dx)
         return dx

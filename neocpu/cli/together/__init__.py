@@ -1,0 +1,1 @@
+"""How do several models train at once from a command line?"""

@@ -1,0 +1,1 @@
+"""Which activations stay in memory from the forward pass to the backward pass?"""

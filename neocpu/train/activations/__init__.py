@@ -1,0 +1,1 @@
+"""How does a step keep what it needs on its way back within a budget of memory?"""
