@@ -63,6 +63,7 @@ STOREYS = {
         "activations",
         "watch",
         "checkpoint",
+        "asynchronous",
         "before",
         "run",
         "sweep",

@@ -21,6 +21,7 @@ from neocpu.parallel.transport.environment import cores_left_out
 from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
 from neocpu.serve.report.trackers import TRACKERS, trackers
 from neocpu.train.config import config as configs
+from neocpu.train.config.asynchronous import OFF, ON
 
 if TYPE_CHECKING:
     from neocpu.parallel.transport.comm import Comm
@@ -42,6 +43,12 @@ class ShownOptions:
     restarts: int = 0
     min_ranks: int = 1
     readers: int | None = None
+    sync: str | None = None
+
+    def overrides(self) -> list[str]:
+        """The keys of the config that options stand for."""
+        overrides = [] if self.readers is None else [f"readers.count={self.readers}"]
+        return [*overrides, f'training.sync="{self.sync}"'] if self.sync else overrides
 
 
 @click.command()
@@ -77,6 +84,7 @@ class ShownOptions:
     type=click.IntRange(0),
     help="Read raw train data by so many processes of their own, without converting them first.",
 )
+@click.option("--sync", type=click.Choice((ON, OFF)), help="Off: train on parameter servers.")
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
@@ -135,11 +143,11 @@ def train(
         use(kernels)  # also for the processes that this one starts
     if shown.trace:
         check_target(shown.trace, shown.force, [config])
-    if shown.readers is not None:
-        overrides = (*overrides, f"readers.count={shown.readers}")
     # Before ranks start: a mistake is one line then, and costs no time on a cluster.
-    settings = configs.load(config, overrides)
+    settings = configs.load(config, (*overrides, *shown.overrides()))
     if shown.trace:
+        if settings.training.sync == OFF:
+            raise click.UsageError("--trace shows the steps that ranks take together: leave it out")
         data = settings.data
         check_target(shown.trace, shown.force, map(Path, (*data.train, *data.valid, *data.test)))
     if dry_run:
@@ -211,7 +219,7 @@ def run(
     """
     from neocpu.cli.screen.progress import make_report
     from neocpu.train.config.keys import flat
-    from neocpu.train.run.trainer import Trainer
+    from neocpu.train.run.asynchronous import trainer_of
 
     # One tracker for the run: others would log the same lines again.
     boards = () if comm.rank else shown.boards
@@ -221,7 +229,7 @@ def run(
 
         trace = RunTrace(shown.trace, comm, shown.trace_steps)
     with trackers(boards, folder, flat(settings), click.echo) as listeners:
-        return Trainer(
+        return trainer_of(settings)(
             settings,
             comm,
             folder,

@@ -179,7 +179,7 @@ class DLRM:
         if "numba" not in sys.modules:
             prepare_threads(SingleComm(), settings.training.threads or None)
         # behind prepare_threads, as it imports Numba
-        from neocpu.train.run.trainer import Trainer
+        from neocpu.train.run.asynchronous import trainer_of
         from neocpu.train.watch.results import RunReport
 
         self.history_: list[dict[str, Any]] = []
@@ -189,7 +189,8 @@ class DLRM:
             tell=print if self.verbose else None,
             listeners=(self.history_.append, *callbacks),
         )
-        self.summary_ = Trainer(settings, None, self.out_, report=report).run()
+        trainer = trainer_of(settings)(settings, None, self.out_, report=report)
+        self.summary_ = trainer.run()
 
     def _new_folder(self) -> Path:
         """The folder of the results of one training; a temporary one goes with the estimator."""

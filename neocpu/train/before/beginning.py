@@ -25,6 +25,7 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
 from neocpu.train.checkpoint import latest, sound
 from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.config.asynchronous import OFF
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import BATCH_SIZE, as_overrides, value_of, with_key
 from neocpu.train.state.identity import HISTORY, hashes_of
@@ -109,9 +110,10 @@ def begin(
     Raises CheckpointError on all ranks for a source that cannot be used, ConfigError for what is
     not for such a run; as `begin` of a mirror.
     """
-    if online and config.checkpoint.parity:
+    key = "checkpoint.parity" if config.checkpoint.parity else ""
+    if online and (key := "training.sync" if config.training.sync == OFF else key):
         raise ConfigError(
-            f"{config.source}: checkpoint.parity: it is for `neocpu train`, not for one that goes "
+            f"{config.source}: {key}: it is for `neocpu train`, not for one that goes "
             "over files as they come; leave it out"
         )
     # online the files to open follow from it; else it is loaded, and verified, later

@@ -38,6 +38,7 @@ from neocpu.tables.specs.specs import TableSpec, with_caches
 from neocpu.tables.specs.table_keys import ModelDefaults, tables_of
 from neocpu.tables.tiers.placement import choose_placements
 from neocpu.train.config import defaults
+from neocpu.train.config.asynchronous import asynchronous_faults
 from neocpu.train.config.memory import MemoryConfig, unplanned
 from neocpu.train.config.settings import (
     CheckpointConfig,
@@ -311,6 +312,9 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     for key, why in config.memory.faults(placements, config.data.rows_by, stays):
         raise reader.wrong(f"memory.{key}", why)
     cached = [table.name for table, where in zip(config.tables, placements) if where != "hbm"]
+    meets = bool(moving) or any(table.pooling == "none" for table in config.tables)
+    for key, why in asynchronous_faults(parts, meets, bool(cached)):
+        raise reader.wrong(key, why)
     whole = not (apart or config.optimizer.shampoo.every)
     if why := config.checkpoint.parity_fault(moving, cached, whole):
         raise reader.wrong("checkpoint.parity", why)
@@ -331,16 +335,13 @@ def _check_together(reader: Reader, config: Config, begun: bool) -> None:
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
     if fault := data.split_fault():
         raise reader.wrong("data.split", fault)
-    has_valid = data.valid or (data.split and data.split[1])
-    lacking = "" if has_valid else "data.valid"
+    lacking = "" if data.valid or (data.split and data.split[1]) else "data.valid"
     lacking = lacking if config.eval.every_steps else "eval.every_steps"
     if training.patience and lacking:
         why = f"it counts measurements of the valid split; set {lacking} too"
         raise reader.wrong("training.patience", why)
-    if not 0 < training.roll_back_rate <= 1:
-        raise reader.wrong(
-            "training.roll_back_rate", f"{training.roll_back_rate} must be above 0, and 1 at most"
-        )
+    if not 0 < (rate := training.roll_back_rate) <= 1:
+        raise reader.wrong("training.roll_back_rate", f"{rate} must be above 0, and 1 at most")
     _check_data(reader, config)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         # neocpu 0.1.0 accepted values with which nothing is learnt; its runs can be read

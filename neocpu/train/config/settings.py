@@ -18,6 +18,7 @@ from neocpu.tables.specs.optimizer_groups import OptimizerGroup, header_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.parameter_blocks import DirectionWork
 from neocpu.tables.specs.shampoo import ShampooKeys
+from neocpu.train.config.asynchronous import OFF, ON, AsynchronousKeys
 
 # more than any machine has cores for one rank
 MOST_THREADS = 1024
@@ -125,6 +126,8 @@ class TrainingConfig:
     "roll_back": it goes on from its newest checkpoint, with all learning rates times
     `roll_back_rate` (docs/see.md).
     roll_back_rate : what "roll_back" multiplies all learning rates with, above 0 and at most 1.
+    sync : do all ranks take each step together ("on"), or do trainers send gradients to parameter
+    servers when they have them ("off")? asynchronous : these servers and trainers.
     """
 
     batch_size: Annotated[int, Limits(least=1, most=2**31 - 1)] = 2048
@@ -142,6 +145,8 @@ class TrainingConfig:
     patience: int = 0
     on_nonfinite: Annotated[str, Limits((STOP, SKIP, ROLL_BACK))] = STOP
     roll_back_rate: float = 0.5
+    sync: Annotated[str, Limits((ON, OFF))] = ON
+    asynchronous: AsynchronousKeys = field(default_factory=AsynchronousKeys)
 
     def start(self) -> dict[str, object]:
         """What the run starts from, as far as it decides the bits; {}: initial values."""

@@ -36,7 +36,8 @@ class Dlrm:
     """Bottom MLP, interaction, top MLP and loss.
 
     layout : the sizes of its parts. seed : of the initial values. apart : do the towers' modules
-    run elsewhere, and E holds their vectors in place of the pooled ones?
+    run elsewhere, and E holds their vectors in place of the pooled ones? flat : f32[P], memory for
+    the parameters, which get their initial values (None: its own).
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
     columns], which is the bottom's output in columns :first_column, then each (physical) key's
@@ -47,11 +48,13 @@ class Dlrm:
     products are made, whose `begin` comes before a step of training.
     """
 
-    def __init__(self, layout: ModelLayout, seed: int = 0, apart: bool = False) -> None:
+    def __init__(
+        self, layout: ModelLayout, seed: int = 0, apart: bool = False, flat: F32 | None = None
+    ) -> None:
         self.layout = layout
         self.columns = layout.columns
         self.first_column = layout.first_column
-        self.flat: F32 = np.empty(layout.parameters, np.float32)
+        self.flat: F32 = np.empty(layout.parameters, np.float32) if flat is None else flat
         self.parameters = layout.views(self.flat)
         initialise(self.parameters, seed)
         self.precision = precision_of(layout.precision, seed)

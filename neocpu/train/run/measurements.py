@@ -27,8 +27,8 @@ class Measurements:
     """The measurements of a run.
 
     Attributes: log, of lines in between; patience, the count of measurements that got no better;
-    calibration, by split, of its newest measurement; reading, says how the reading of batches gets
-    on (`BatchSchedule.state`).
+    calibration, by split, of its newest measurement; notes, what else the summary has; reading,
+    says how the reading of batches gets on (`BatchSchedule.state`).
     """
 
     def __init__(self, config: Config, comm: Comm, report: RunReport, clock: StepClock) -> None:
@@ -39,6 +39,7 @@ class Measurements:
         metric = "mse" if loss == "mse" else "logloss"
         self.patience = Patience(config.training.patience, metric, config.checkpoint.keep_best)
         self.calibration: dict[str, dict[str, object]] = {"reliability": {}, "deciles": {}}
+        self.notes: dict[str, object] = {}
         self.log = TrainLog(config.training.log_every, loss, WINDOW, clock)
         self.reading: Callable[[], dict[str, object]] = dict
         self._window = Window(WINDOW)

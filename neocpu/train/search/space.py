@@ -17,6 +17,7 @@ from typing import NamedTuple
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import toml_key
 from neocpu.tables.specs.specs import TableKeys, TableSpec
+from neocpu.train.config.asynchronous import OFF
 from neocpu.train.config.config import Config, loads
 from neocpu.train.config.defaults import as_overrides
 
@@ -203,6 +204,8 @@ def _refuse(config: Config) -> None:
         raise _wrong(config, "tables", "tables of other kinds than full cannot be searched yet")
     if config.optimizer.clip_norm:
         raise _wrong(config, "optimizer.clip_norm", "a search does not know it; leave it out")
+    if config.training.sync == OFF:
+        raise _wrong(config, "training.sync", "a search takes its steps on all ranks together")
     if config.optimizer.trust_ratio:
         raise _wrong(config, "optimizer.trust_ratio", "a search does not know it; leave it out")
     if config.model.precision.header():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Floats
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.embeddings.sharded import ShardedEmbedding
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
@@ -149,8 +150,8 @@ def dense_optimizer(config: Config, model: Dlrm, comm: Comm) -> DenseOptimizer:
     return Shampoo(comm, shapes, rates.shampoo, rule)
 
 
-def model_of(config: Config, dense_features: int) -> Dlrm:
-    """The dense part of the model.
+def model_of(config: Config, dense_features: int, flat: Floats | None = None) -> Dlrm:
+    """The dense part of the model; flat : memory of its parameters (None: its own).
 
     Raises ConfigError for the config of a search, which holds many models.
     """
@@ -160,7 +161,7 @@ def model_of(config: Config, dense_features: int) -> Dlrm:
             "hold many models at once; train its found.toml"
         )
     layout = config.layout(dense_features)
-    return Dlrm(layout, config.training.seed, apart=config.parallel.towers)
+    return Dlrm(layout, config.training.seed, apart=config.parallel.towers, flat=flat)
 
 
 def _step_options(config: Config) -> StepOptions:

@@ -32,7 +32,7 @@ class Interrupted(NeocpuError):
 def run_here(trial: SweepTrial, config: str, overrides: Sequence[str], folder: Path) -> None:
     """Run a trial in this process; it takes what the run says. Raises Interrupted."""
     # only here: a sweep on ranks trains in other processes, and needs no kernels itself
-    from neocpu.train.run.trainer import Trainer
+    from neocpu.train.run.asynchronous import trainer_of
     from neocpu.train.step.schedule import Stopped
     from neocpu.train.watch.results import RunReport
 
@@ -41,7 +41,7 @@ def run_here(trial: SweepTrial, config: str, overrides: Sequence[str], folder: P
     resume = out.is_dir() and has_results(out) is not None
     try:
         settings = configs.load(config, [*overrides, *trial.overrides])
-        trainer = Trainer(settings, None, out, resume=resume, report=RunReport(out, 0))
+        trainer = trainer_of(settings)(settings, None, out, resume=resume, report=RunReport(out, 0))
         trial.take_summary(trainer.run())
     except Stopped as error:
         raise Interrupted(trial, error.exit_status) from error

@@ -1,0 +1,1 @@
+"""How do ranks train without waiting for each other? On parameter servers, which Neo replaced."""
