@@ -1,6 +1,7 @@
 """Who serves, who trains, and who is to give what to whom?"""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -12,7 +13,8 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.entries import key_columns
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.tables.specs.specs import bags
-from neocpu.train.config.asynchronous import AsynchronousKeys
+from neocpu.train.config.asynchronous import ON, AsynchronousKeys
+from neocpu.train.config.config import Config
 
 
 @dataclass(frozen=True)
@@ -92,3 +94,19 @@ def keys_of_servers(plan: Plan, first_column: int, servers: range) -> list[Keys]
         if numbers:
             keys.append(Keys(rank, numbers, np.concatenate(columns).astype(np.int64)))
     return keys
+
+
+def plan_of_servers(
+    config: Config, ranks: int, per_node: int | None, planned: Callable[[Config, int], Plan]
+) -> Plan:
+    """A plan of whole tables on the ranks that serve.
+
+    planned(config, servers) : a plan of a synchronous run for so many ranks.
+    """
+    servers = RankRoles(ranks, config.training.asynchronous).servers
+    training = replace(config.training, sync=ON)
+    parallel = replace(config.parallel, plan="table_wise")
+    plan = planned(replace(config, training=training, parallel=parallel), len(servers))
+    shards = tuple(replace(shard, rank=servers[shard.rank]) for shard in plan.shards)
+    node = min(per_node or ranks, ranks)
+    return replace(plan, shards=shards, ranks=ranks, ranks_per_node=node).check()

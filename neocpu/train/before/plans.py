@@ -28,8 +28,8 @@ from neocpu.plan.cost.work import Wires, Workload
 from neocpu.plan.search import auto
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
-from neocpu.train.asynchronous.roles import RankRoles
-from neocpu.train.config.asynchronous import OFF, ON
+from neocpu.train.asynchronous.roles import plan_of_servers
+from neocpu.train.config.asynchronous import OFF
 from neocpu.train.config.config import Config
 from neocpu.train.config.memory import MemoryConfig
 
@@ -124,7 +124,7 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
 
         return plan_of_file(config, plan_file.load(spec), ranks, per_node, work)
     if config.training.sync == OFF:
-        return _plan_of_servers(config, ranks, per_node, work)
+        return plan_of_servers(config, ranks, per_node, lambda c, n: _plan(c, n, None, work))
     if config.parallel.towers:
         return _plan_by_nodes(config, ranks, per_node or ranks, work)
     groups = config.parallel.replica_groups
@@ -157,17 +157,6 @@ def _plan_of_groups(
         budget = config.parallel.memory or None
         plan = auto.make_plan(config.tables, spec, group_ranks, group_node, of_group, budget, fixed)
     return plan if groups == 1 else plan.in_groups(groups, node_ranks)
-
-
-def _plan_of_servers(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
-    """A plan of whole tables on the ranks that serve."""
-    servers = RankRoles(ranks, config.training.asynchronous).servers
-    training = replace(config.training, sync=ON)
-    parallel = replace(config.parallel, plan="table_wise")
-    planned = _plan(replace(config, training=training, parallel=parallel), len(servers), None, work)
-    shards = tuple(replace(shard, rank=servers[shard.rank]) for shard in planned.shards)
-    node = min(per_node or ranks, ranks)
-    return replace(planned, shards=shards, ranks=ranks, ranks_per_node=node).check()
 
 
 def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) -> Plan:

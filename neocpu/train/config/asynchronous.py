@@ -46,6 +46,7 @@ class AsynchronousKeys:
 
 # what such a run cannot have beside it, but at its default or one of the values named here
 ALLOWED: Mapping[str, tuple[object, ...]] = {
+    "model.precision.format": ("fp32",),
     "parallel.plan": ("auto", "table_wise"),
     "parallel.replica_groups": (1,),
     "training.on_nonfinite": ("stop",),
@@ -56,6 +57,7 @@ ALLOWED: Mapping[str, tuple[object, ...]] = {
 COMMON_STEPS = "it needs all ranks in each step"
 REFUSED = {
     "model.towers": COMMON_STEPS,
+    "model.precision.format": "threads would need one scale of the gradient in each step",
     "optimizer.shampoo.every": COMMON_STEPS,
     "optimizer.muon.steps": COMMON_STEPS,
     "optimizer.trust_ratio": COMMON_STEPS,
