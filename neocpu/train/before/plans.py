@@ -29,7 +29,6 @@ from neocpu.plan.search import auto
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
 from neocpu.train.asynchronous.roles import plan_of_servers
-from neocpu.train.config.asynchronous import OFF
 from neocpu.train.config.config import Config
 from neocpu.train.config.memory import MemoryConfig
 
@@ -123,7 +122,7 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
         from neocpu.plan.files import plan_file
 
         return plan_of_file(config, plan_file.load(spec), ranks, per_node, work)
-    if config.training.sync == OFF:
+    if config.training.sync == "off":
         return plan_of_servers(config, ranks, per_node, lambda c, n: _plan(c, n, None, work))
     if config.parallel.towers:
         return _plan_by_nodes(config, ranks, per_node or ranks, work)
