@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from small_run import config_of, write_log
 
-from neocpu.cli.train import machine_lines
+from neocpu.cli.screen.machine_times import machine_lines
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.sent import CallName, Traffic

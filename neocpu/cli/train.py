@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from neocpu.cli.screen.machine_times import machine_lines
 from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.cores import available
@@ -328,26 +329,6 @@ def traffic_lines(traffic: Summary) -> list[str]:
         sizes = "".join(f"{sent[link]['bytes']:>14,} B" for link in links)
         lines.append(f"{collective:18}{sent['calls']:>10,}{sizes}")
     return lines
-
-
-def machine_lines(machine: Summary) -> list[str]:
-    """How long that traffic takes on the machine of `parallel.machine`, and here, as a table."""
-    links = ("same_rank", "same_node", "other_node")
-    titles = "".join(f"{link.replace('_', ' '):>16}" for link in links)
-    name = f"on {machine['name']}, {machine['nodes']} x {machine['ranks_per_node']}"
-    lines = [f"{name:28}{titles}{'all of it':>16}{'waited here':>16}"]
-    for collective, times in machine["collectives"].items():
-        seconds = [*(times[link]["seconds"] for link in links), times["seconds"]]
-        columns = "".join(f"{duration(value):>16}" for value in [*seconds, times["waited_seconds"]])
-        lines.append(f"{collective:28}{columns}")
-    return lines
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as text; None: there is no such link."""
-    if seconds is None:
-        return "no such link"
-    return f"{1e3 * seconds:,.3f} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
 def tier_lines(summary: Summary) -> list[str]:

@@ -63,6 +63,7 @@ REFUSED = {
     "optimizer.trust_ratio": COMMON_STEPS,
     "optimizer.clip_norm": COMMON_STEPS,
     "readers.count": COMMON_STEPS,
+    "memory.activations": "threads keep what their steps need",
     "parallel.replica_groups": COMMON_STEPS,
     "parallel.pins": COMMON_STEPS,
     "checkpoint.parity": COMMON_STEPS,

@@ -329,8 +329,7 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
 
 def _check_together(reader: Reader, config: Config, begun: bool) -> None:
     """Check what depends on several keys; begun : of a run that neocpu 0.1.0 may have begun."""
-    data = config.data
-    training = config.training
+    data, training = config.data, config.training
     if training.leaves & (training.leaves - 1):
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
     if fault := data.split_fault():

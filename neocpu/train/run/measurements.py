@@ -45,6 +45,11 @@ class Measurements:
         self._window = Window(WINDOW)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
 
+    @property
+    def told(self) -> dict[str, object]:
+        """What the summary has of them, beside metrics."""
+        return {**self.calibration, **self.notes}
+
     def add(self, outcome: Outcome, step: int) -> None:
         """Remember this rank's part of the batch of a step."""
         self._window.add(outcome.prediction, outcome.labels, outcome.loss)

@@ -385,9 +385,7 @@ class Trainer:
         summary = summarise(
             world, self.steps_taken, self.samples, self._clock, metrics, sent, recovery
         )
-        summary |= (
-            self._measurements.calibration | self._mishaps.to_note() | self._measurements.notes
-        )
+        summary |= self._measurements.told | self._mishaps.to_note()
         summary |= verdict(self.config, splits, metrics, self.comm, self.report.tell)
         summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
