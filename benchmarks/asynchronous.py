@@ -66,7 +66,8 @@ def run(config: Path, log: Path, ranks: int, seed: int, kind: str) -> Line:
     facts = summary.get("asynchronous", {})
     sent = facts.get("bytes_in_calls")
     if sent is None:
-        links = ("same_node", "other_node")
+        # calls of a rank's own server count too
+        links = ("same_rank", "same_node", "other_node")
         sent = sum(each[link]["bytes"] for each in summary["traffic"].values() for link in links)
     return {
         "ranks": ranks,
