@@ -20,7 +20,7 @@ from neocpu.core import svg
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.train.activations.block import Activations
-from neocpu.train.activations.budget import keep_within
+from neocpu.train.activations.keeping import keep_if_asked
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
 from neocpu.train.run.together import train_together
@@ -60,7 +60,7 @@ class Run:
         kept: list[Activations] = []
 
         def keep(config: Config, world: World, folder: Path) -> None:
-            keep_within(config, world, folder)
+            keep_if_asked(config, world, folder)
             if isinstance(world.step.activations, Activations):
                 kept.append(world.step.activations)
                 kept[0].block.counts.history = []

@@ -117,6 +117,7 @@ VALUES: dict[type, Values] = {
         "epsilon": (1e-6,),
         "momentum": (0.5,),
         "roots": ("newton",),  # those of LAPACK are outside the promise
+        "ranks_per_group": (1, 2),
     },
     MuonKeys: {"steps": (1, 5), "momentum": (0.0, 0.8), "rate": (0.5, 3.0)},
     HashKeys: {

@@ -5,12 +5,15 @@ of memory, as a rank uses it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neocpu.core.policies import DEFAULT
 from neocpu.tables.embedding.lookups import Rectangle
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.tables.storage.sharing import Claim, Ticket
 from neocpu.tables.tiers.placement import PLACEMENTS, PlacedShard, Room, make_room
+
+if TYPE_CHECKING:
+    from neocpu.tables.storage.sharing import Ticket
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +46,15 @@ class MemoryPlan:
     share: float = 0.0
     job: str = ""
 
-    def ticket(self, file: str) -> Ticket | None:
+    def ticket(self, file: str) -> "Ticket | None":
         """The place of the rank with this file among those that share the folder, if any do.
 
         Raises StorageError where there is no room for it.
         """
         if not self.share:
             return None
+        from neocpu.tables.storage.sharing import Claim, Ticket  # few jobs share a device
+
         assert self.folder is not None
         disk = self.ssd if self.over_ssd else 0
         return Ticket(self.folder, self.job, file, Claim(self.share, disk, self.hbm + self.ddr))

@@ -2,7 +2,6 @@
 with a few samples, a schedule is chosen, and the model's arrays are put into one block.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from neocpu.core.errors import NeocpuError
@@ -19,20 +18,15 @@ from neocpu.train.activations.rehearsal import rehearse
 from neocpu.train.config.config import Config
 from neocpu.train.step.world import World
 
-# keeps the activations of a world's steps; folder : of files
-Keep = Callable[[Config, World, Path], object]
-
 
 def keep_within(config: Config, world: World, folder: Path, spoil: bool = False) -> None:
-    """Keep the steps of a world to the config's budget, if it has one. Collective.
+    """Keep the steps of a world to the config's budget. Collective.
 
     folder : of files. spoil : as of `ActivationBlock`.
 
     Raises TrainingError where the budget is too small, StorageError where the folder is, on all
     ranks.
     """
-    if not config.memory.activations:
-        return
     error: NeocpuError | None = None
     try:
         # a rank without samples has nothing to keep

@@ -14,13 +14,13 @@ from neocpu.plan.activations.interleave import interleave
 from neocpu.train.activations.away import measured
 from neocpu.train.activations.block import ActivationBlock, Activations
 from neocpu.train.activations.budget import (
-    Keep,
     attach,
     holders_of,
     most_samples,
     place_of,
     sizes_away,
 )
+from neocpu.train.activations.keeping import Keep
 from neocpu.train.activations.lifetimes import Lifetimes
 from neocpu.train.activations.rehearsal import rehearse
 from neocpu.train.activations.rounds import TrainingRounds

@@ -17,7 +17,7 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.transport.sent import sum_traffic
 from neocpu.tables.embedding.memory_plan import MemoryPlan
-from neocpu.train.activations import budget
+from neocpu.train.activations.keeping import Keep, keep_if_asked
 from neocpu.train.before.beginning import Beginning, begin
 from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.before.plans import memory_plan, plan_for_data, table_lines
@@ -73,7 +73,7 @@ class Trainer:
         report: RunReport | None = None,
         started: float | None = None,
         trace: "RunTrace | None" = None,
-        keep: budget.Keep = budget.keep_within,
+        keep: Keep = keep_if_asked,
     ) -> None:
         self.config = config
         self.comm = comm or SingleComm()
