@@ -5,8 +5,8 @@ from pathlib import Path
 from spmd import spmd
 
 from neocpu.parallel.transport.comm import Comm, SingleComm
-from neocpu.train.run.asynchronous import trainer_of
 from neocpu.train.run.trainer import Trainer
+from neocpu.train.run.trainers import trainer_of
 from tests.small_run import config_of, write_log
 
 # a table of two, moments that depend on the step, and an average of the parameters

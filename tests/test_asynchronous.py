@@ -21,8 +21,8 @@ from neocpu.train.asynchronous.clock import StalenessClock
 from neocpu.train.asynchronous.roles import RankRoles
 from neocpu.train.asynchronous.server import ParameterServer
 from neocpu.train.config.asynchronous import AsynchronousKeys
-from neocpu.train.run.asynchronous import trainer_of
 from neocpu.train.run.trainer import Trainer
+from neocpu.train.run.trainers import trainer_of
 from tests.small_run import config_of, write_log
 
 OFF = 'training.sync="off"'

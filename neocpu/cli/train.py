@@ -220,7 +220,7 @@ def run(
     """
     from neocpu.cli.screen.progress import make_report
     from neocpu.train.config.keys import flat
-    from neocpu.train.run.asynchronous import trainer_of
+    from neocpu.train.run.trainers import trainer_of
 
     # One tracker for the run: others would log the same lines again.
     boards = () if comm.rank else shown.boards

@@ -179,7 +179,7 @@ class DLRM:
         if "numba" not in sys.modules:
             prepare_threads(SingleComm(), settings.training.threads or None)
         # behind prepare_threads, as it imports Numba
-        from neocpu.train.run.asynchronous import trainer_of
+        from neocpu.train.run.trainers import trainer_of
         from neocpu.train.watch.results import RunReport
 
         self.history_: list[dict[str, Any]] = []

@@ -28,7 +28,6 @@ from neocpu.plan.cost.work import Wires, Workload
 from neocpu.plan.search import auto
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.tiers.placement import AUTO, PLACEMENTS, choose_placements
-from neocpu.train.asynchronous.roles import plan_of_servers
 from neocpu.train.config.config import Config
 from neocpu.train.config.memory import MemoryConfig
 
@@ -66,10 +65,7 @@ def make_plan(
 def plan_for_data(
     config: Config, comm: Comm, data: "TrainFacts | None", ranks: int | None = None
 ) -> Plan:
-    """As `make_plan`, with what train data tell of lookups (None: there are none yet). Collective.
-
-    Samples are read for what the planner asks of them only.
-    """
+    """As `make_plan`, with what train data tell of lookups (None: there are none yet). Collective."""
     if data is None:
         return make_plan(config, comm, {}, ranks)
     # a planner that counts bytes asks for no distinct rows, and one rank cuts no table
@@ -123,6 +119,8 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
 
         return plan_of_file(config, plan_file.load(spec), ranks, per_node, work)
     if config.training.sync == "off":
+        from neocpu.train.asynchronous.roles import plan_of_servers
+
         return plan_of_servers(config, ranks, per_node, lambda c, n: _plan(c, n, None, work))
     if config.parallel.towers:
         return _plan_by_nodes(config, ranks, per_node or ranks, work)

@@ -8,8 +8,6 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import StopSignal
 from neocpu.train.asynchronous.training import AsynchronousTraining
 from neocpu.train.before.datasets import Splits
-from neocpu.train.config.asynchronous import OFF
-from neocpu.train.config.config import Config
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.schedule import SIGNAL, BatchSchedule, Stopped
@@ -17,11 +15,6 @@ from neocpu.train.step.turn import Outcome
 from neocpu.train.step.world import World
 
 NOTE = "asynchronous"  # of the summary, and of checkpoints
-
-
-def trainer_of(config: Config) -> type[Trainer]:
-    """What trains as the config says."""
-    return AsynchronousTrainer if config.training.sync == OFF else Trainer
 
 
 class AsynchronousTrainer(Trainer):

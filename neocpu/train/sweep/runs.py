@@ -32,7 +32,7 @@ class Interrupted(NeocpuError):
 def run_here(trial: SweepTrial, config: str, overrides: Sequence[str], folder: Path) -> None:
     """Run a trial in this process; it takes what the run says. Raises Interrupted."""
     # only here: a sweep on ranks trains in other processes, and needs no kernels itself
-    from neocpu.train.run.asynchronous import trainer_of
+    from neocpu.train.run.trainers import trainer_of
     from neocpu.train.step.schedule import Stopped
     from neocpu.train.watch.results import RunReport
 
