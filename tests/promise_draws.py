@@ -119,7 +119,12 @@ VALUES: dict[type, Values] = {
         "roots": ("newton",),  # those of LAPACK are outside the promise
         "ranks_per_group": (1, 2),
     },
-    MuonKeys: {"steps": (1, 5), "momentum": (0.0, 0.8), "rate": (0.5, 3.0)},
+    MuonKeys: {
+        "steps": (1, 5),
+        "momentum": (0.0, 0.8),
+        "rate": (0.5, 3.0),
+        "ranks_per_group": (1, 2),
+    },
     HashKeys: {
         "hash_rows": (2, 7),
         "compression": (2.0, 5.0),

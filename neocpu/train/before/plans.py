@@ -65,7 +65,7 @@ def make_plan(
 def plan_for_data(
     config: Config, comm: Comm, data: "TrainFacts | None", ranks: int | None = None
 ) -> Plan:
-    """As `make_plan`, with what train data tell of lookups (None: there are none yet). Collective."""
+    """As `make_plan`, with what train data tell (None: there are none yet). Collective."""
     if data is None:
         return make_plan(config, comm, {}, ranks)
     # a planner that counts bytes asks for no distinct rows, and one rank cuts no table
