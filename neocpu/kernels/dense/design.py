@@ -70,13 +70,6 @@ def _leaf_sums(columns, column, numbers, leaves, sums):
     last = columns.starts[column + 1]
     while entry < last:
         leaf = leaves[columns.places[entry]]
-        if width == 1:
-            acc = 0.0
-            while entry < last and leaves[columns.places[entry]] == leaf:
-                acc += _value(columns.values, entry) * numbers[columns.places[entry], 0]
-                entry += 1
-            sums[leaf, 0] = acc + 0.0
-            continue
         while entry < last and leaves[columns.places[entry]] == leaf:
             value = _value(columns.values, entry)
             sample = columns.places[entry]
@@ -88,12 +81,34 @@ def _leaf_sums(columns, column, numbers, leaves, sums):
 
 
 @inlined
-def _sum_of_one_leaf(columns, column, numbers):
-    """The sum of a column whose entries are all in one leaf, K = 1."""
-    acc = 0.0
-    for entry in range(columns.starts[column], columns.starts[column + 1]):
-        acc += _value(columns.values, entry) * numbers[columns.places[entry], 0]
-    return acc + 0.0
+def _tree_sum(columns, entry, last, numbers, leaves, first, behind, sums, joints):
+    """(sum of a column over the leaves [first, behind) of a node, the entry after them), K = 1.
+
+    Sparse columns have few entries, so only leaves that have some are added: +0 changes no sum.
+    Sums that wait stand on a stack; joints[i] tells where i and the one below it meet in the tree,
+    as the bits in which their leaves differ.
+    """
+    depth = 0
+    before = 0
+    while entry < last and leaves[columns.places[entry]] < behind:
+        leaf = leaves[columns.places[entry]]
+        acc = 0.0
+        while entry < last and leaves[columns.places[entry]] == leaf:
+            acc += _value(columns.values, entry) * numbers[columns.places[entry], 0]
+            entry += 1
+        joint = (leaf - first) ^ before
+        before = leaf - first
+        # what meets below this leaf's joint is whole; of ascending leaves no two joints are alike
+        while depth > 1 and joints[depth - 1] < joint:
+            depth -= 1
+            sums[depth - 1] += sums[depth]
+        sums[depth] = acc + 0.0
+        joints[depth] = joint
+        depth += 1
+    while depth > 1:
+        depth -= 1
+        sums[depth - 1] += sums[depth]
+    return (sums[0] if depth else 0.0), entry
 
 
 @inlined
@@ -102,9 +117,6 @@ def _fold(sums, first, size, width):
     half = 1
     while half < size:
         for left in range(first, first + size, 2 * half):
-            if width == 1:
-                sums[left, 0] += sums[left + half, 0]
-                continue
             for k in range(width):
                 sums[left, k] += sums[left + half, k]
         half *= 2
@@ -126,21 +138,18 @@ def transposed_products(columns, numbers, leaves, nodes, out):
     total = nodes[-1, 0] + nodes[-1, 1] if nodes.shape[0] else 0
     for task in prange((count + _COLUMNS - 1) // _COLUMNS):
         sums = np.empty((total, width))
+        waiting = np.empty(64)
+        joints = np.empty(64, np.int64)
         for column in range(task * _COLUMNS, min((task + 1) * _COLUMNS, count)):
-            first = columns.starts[column]
+            entry = columns.starts[column]
             last = columns.starts[column + 1]
-            if first == last:
+            if width == 1:
                 for node in range(nodes.shape[0]):
-                    for k in range(width):
-                        out[node, column * width + k] = 0.0
-                continue
-            leaf = leaves[columns.places[first]]
-            # most columns of a sparse matrix have few entries: there is no tree
-            if width == 1 and leaf == leaves[columns.places[last - 1]]:
-                acc = _sum_of_one_leaf(columns, column, numbers)
-                for node in range(nodes.shape[0]):
-                    behind = nodes[node, 0] + nodes[node, 1]
-                    out[node, column] = acc if nodes[node, 0] <= leaf < behind else 0.0
+                    first = nodes[node, 0]
+                    behind = first + nodes[node, 1]
+                    out[node, column], entry = _tree_sum(
+                        columns, entry, last, numbers, leaves, first, behind, waiting, joints
+                    )
                 continue
             _leaf_sums(columns, column, numbers, leaves, sums)
             for node in range(nodes.shape[0]):
