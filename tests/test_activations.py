@@ -281,6 +281,7 @@ def test_models_that_cannot_share_are_refused(log, tmp_path):
         (config_of(log, "memory.activations=2000"), "models that train together share one budget"),
         (config_of(log, "training.on_nonfinite=roll_back"), "cannot go back"),
         (config_of(log, "tables.one.kind=tt"), 'tables of pooling "none"'),
+        (config_of(log, 'training.sync="off"'), "training.sync: models that train together"),
     ):
         with pytest.raises(ConfigError, match=words):
             train_together([one, other], SingleComm(), [tmp_path / "a", tmp_path / "b"])

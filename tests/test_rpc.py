@@ -289,3 +289,23 @@ def test_a_rank_alone_calls_itself(monkeypatch: pytest.MonkeyPatch) -> None:
             for name in ("echo True", "echo False"):
                 assert np.array_equal(agent.rpc_sync(0, name, np.ones(size)), np.ones(size))
     assert not copied
+
+
+def test_who_closes_its_agent_waits_for_nothing_of_its_own() -> None:
+    """The first function waits for the end of the test; the others never begin."""
+    functions = Functions()
+    ended = threading.Event()
+    functions.add("wait", ended.wait)
+    agent = RpcAgent(SingleComm(), functions)
+    calls = [agent.rpc_async(0, "wait", 20.0) for _ in range(2)]
+    reference = agent.remote(0, "wait", 20.0)
+    agent.close("it is late")
+    ended.set()
+    assert all(call.done() for call in calls)
+    for call in calls:
+        with pytest.raises(PeerLost, match=r"rank 0 on .* left: it is late while 'wait', called"):
+            call.wait()
+    # done, or the next line would wait for ever
+    assert agent.references._entry(reference.value_id).outcome.done()
+    with pytest.raises(PeerLost, match="left: it is late"):
+        reference.local_value()

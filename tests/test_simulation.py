@@ -400,6 +400,7 @@ def test_what_if_keys(config, capsys):
         "cache.share=2": "must be from 0 to 1",
         "work.precision=fp8": "has no units for fp8",
         "training.batch=3": "training.batch",
+        'training.sync="off"': "training.sync: what a step costs on parameter servers",
     }.items():
         with pytest.raises(ConfigError, match=why):
             qps("--set", key)

@@ -342,7 +342,7 @@ class RpcAgent:
 
     def close(self, reason: str = "it closed its agent") -> None:
         """Leave at once. Calls of others that wait for this rank end with PeerLost and the reason;
-        so do this rank's own. Not collective.
+        so do this rank's own, also those of itself. Not collective.
         """
         if self._closed:
             return
@@ -350,6 +350,9 @@ class RpcAgent:
             if rank != self.rank:
                 self.note(rank, ".bye", reason[:1000])
                 self._lose(rank, "was left: this rank closed its agent")
+        self._peers.lose(self.rank, f"left: {reason}")
+        self._calls.end(self.rank)
+        self.references.abandon(self._peers.error(self.rank))
         self._close()
 
     def _close(self) -> None:

@@ -26,15 +26,15 @@ class OpenCalls:
         """A call of a rank; over at once where that is lost."""
         number = next(self._numbers)
         call = CallUnderway(self._progress, to, name, seconds)
-        if self._peers.lost(to):
+        # first entered, then looked at: whoever loses the rank in between ends it
+        self._calls[number] = call
+        if self._peers.lost(to) and self._calls.pop(number, None) is not None:
             call.fail(self._peers.error(to))
-        else:
-            self._calls[number] = call
         return number, call
 
     def give_up(self, number: int) -> None:
         """It could not be sent."""
-        del self._calls[number]
+        self._calls.pop(number, None)
 
     def take(self, message: RpcMessage) -> None:
         """An answer or a failure came."""

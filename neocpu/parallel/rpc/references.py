@@ -248,6 +248,13 @@ class References:
         for fork in sent:
             self._arrived(fork)
 
+    def abandon(self, error: RpcError) -> None:
+        """This rank leaves: whoever waits here for a value that is not made yet gets the error."""
+        with self._lock:
+            outcomes = [entry.outcome for entry in self._entries.values()]
+        for outcome in outcomes:
+            outcome.fail(error)
+
     def _delete_if_settled(self, fork: GlobalId) -> None:
         with self._lock:
             held = self._held.get(fork)

@@ -12,7 +12,7 @@ from neocpu.tables.tiers.placement import choose_placements
 from neocpu.train.before.scenario import (
     NO_FACTS,
     LogFacts,
-    refuse_towers,
+    refuse_unmodelled,
     replica_groups_of,
     work_of,
 )
@@ -36,9 +36,9 @@ def question_of(
     `--set` says beside the config.
 
     Of several replica groups it asks about one. Raises ConfigError for an unknown planner or cost
-    model, units that a machine lacks, towers on their nodes, groups that a cost model or a machine
-    of unequal ranks does not know, and changes of what is no part of a plan's step; PlanError for
-    groups that are not equal.
+    model, units that a machine lacks, parameter servers, towers on their nodes, groups that a cost
+    model or a machine of unequal ranks does not know, and changes of what is no part of a plan's
+    step; PlanError for groups that are not equal.
     """
     for name, known, option in (
         (planner, PLANNERS, "--planner"),
@@ -46,7 +46,7 @@ def question_of(
     ):
         if name not in known:
             raise ConfigError(f"{option}: {name!r} is unknown; choose one of {', '.join(known)}")
-    refuse_towers(config)
+    refuse_unmodelled(config)
     for key in ONLY_SIMULATED:
         if getattr(changes, key) != getattr(NO_CHANGES, key):
             name = key.replace("_", ".", 1)

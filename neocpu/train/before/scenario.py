@@ -14,6 +14,7 @@ from neocpu.plan.simulation.collectives import MEASURED
 from neocpu.tables.specs.compositions import Tensors
 from neocpu.train.before.plans import workload
 from neocpu.train.before.train_facts import TrainFacts
+from neocpu.train.config.asynchronous import OFF, ON
 from neocpu.train.config.config import Config
 from neocpu.train.model.layout import ModelLayout
 
@@ -65,8 +66,15 @@ class LogFacts(NamedTuple):
 NO_FACTS = LogFacts({}, {}, 0)
 
 
-def refuse_towers(config: Config) -> None:
-    """Raise ConfigError where towers run on their nodes: no model of a step's cost knows that."""
+def refuse_unmodelled(config: Config) -> None:
+    """Raise ConfigError for steps that no model of a step's cost knows: on parameter servers, and
+    with towers on their nodes.
+    """
+    if config.training.sync == OFF:
+        raise ConfigError(
+            "training.sync: what a step costs on parameter servers is not modelled; "
+            f'--set training.sync="{ON}" asks about synchronous training'
+        )
     if config.parallel.towers:
         raise ConfigError(
             "parallel.towers: what a step costs with towers on their nodes is not modelled; "
@@ -175,7 +183,7 @@ def scenario_of(
     from neocpu.plan.simulation.noise import Jitter, NodeFaults, RunningCosts
     from neocpu.plan.simulation.scenario import Scenario
 
-    refuse_towers(config)
+    refuse_unmodelled(config)
     _refuse_budget(config)
     machine = changes.of_machine(machine)
     _refuse_unequal(machine)

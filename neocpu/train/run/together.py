@@ -10,6 +10,7 @@ from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.sent import Traffic
 from neocpu.train.activations.shared import SharedActivations
+from neocpu.train.config.asynchronous import OFF, ON
 from neocpu.train.config.config import Config
 from neocpu.train.config.memory import unplanned
 from neocpu.train.config.settings import ROLL_BACK
@@ -32,6 +33,11 @@ def shared_budget(configs: Sequence[Config]) -> int:
             f"{budgets[limits[1]].source}; models that train together share one budget"
         )
     for config in configs:
+        if config.training.sync == OFF:
+            raise ConfigError(
+                f"{config.source}: training.sync: models that train together take turns at steps "
+                f'that all ranks take together; choose "{ON}"'
+            )
         # others are at work where they are, and cannot wait until a world is built anew
         if config.training.on_nonfinite == ROLL_BACK:
             raise ConfigError(
