@@ -6,8 +6,9 @@ is to be compared with synchronous runs of smaller batches too.
 
     python -m benchmarks.asynchronous LOG.tsv.gz RESULTS.jsonl [--seeds 5] [--ranks 2 4]
 
-Each line of RESULTS is one run; runs that are in it are not made again, so it can be ended and
-started anew. At the end it prints means and standard deviations over the seeds.
+One job for each number of ranks makes all its runs. Each line of RESULTS is one run; runs that are
+in it are not made again, so it can be ended and started anew. At the end it prints means and
+standard deviations over the seeds.
 """
 
 import argparse
@@ -16,8 +17,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.launch import (
+    get_comm,
+    launched,
+    mpiexec_command,
+    prepare_threads,
+    run_guarded,
+)
 
 Line = dict[str, Any]
 
@@ -34,12 +45,12 @@ top = [32, 1]
 rows = 5000
 [tables."C*"]
 [training]
-batch_size = 256
+batch_size = 128
 leaves = 16
-epochs = 2
+epochs = 1
 threads = 1
 """
-BATCH = 256
+BATCH = 128
 # of servers, and two kinds of synchronous runs: of the same batch, and of as many updates
 KINDS = ("synchronous", "smaller batches", "0", "4", "64", "-1")
 
@@ -53,16 +64,21 @@ def overrides_of(kind: str, ranks: int) -> list[str]:
     return ['training.sync="off"', f"training.asynchronous.staleness={kind}"]
 
 
-def run(config: Path, log: Path, ranks: int, seed: int, kind: str) -> Line:
-    """The figures of one run."""
+def run(comm: Comm, config: Path, log: Path, seed: int, kind: str) -> Line:
+    """The figures of one run. Collective."""
+    # these read how many threads there are
+    from neocpu.train.config import config as configs
+    from neocpu.train.run.together import comm_of
+    from neocpu.train.run.trainers import trainer_of
+
+    ranks = comm.size
+    keys = [f'data.train="{log}"', f"training.seed={seed}", *overrides_of(kind, ranks)]
+    settings = configs.load(config, keys)
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "neocpu", "train", str(config), "--out", f"{folder}/out"]
-        command += ["--ranks", str(ranks)]
-        keys = [f'data.train="{log}"', f"training.seed={seed}", *overrides_of(kind, ranks)]
-        for key in keys:
-            command += ["--set", key]
-        subprocess.run(command, check=True, capture_output=True)
-        summary = json.loads((Path(folder) / "out" / "run.json").read_text())
+        # one folder, that of rank 0
+        out = Path(comm.allgather_bytes(folder.encode())[0].decode()) / "out"
+        summary = trainer_of(settings)(settings, comm_of(comm), out).run()
+        comm.barrier()
     facts = summary.get("asynchronous", {})
     sent = facts.get("bytes_in_calls")
     if sent is None:
@@ -80,6 +96,30 @@ def run(config: Path, log: Path, ranks: int, seed: int, kind: str) -> Line:
         "lead": facts.get("largest_lead", 0),
         "digest": summary["digest"],
     }
+
+
+def read(results: Path) -> list[Line]:
+    """The runs that were made."""
+    if not results.exists():
+        return []
+    return [json.loads(line) for line in results.read_text().splitlines()]
+
+
+def job(log: Path, results: Path, seeds: int) -> None:
+    """Make the runs that are missing on so many ranks as there are. Collective."""
+    comm = get_comm()
+    prepare_threads(comm, 1)
+    known = {(line["ranks"], line["seed"], line["kind"]) for line in read(results)}
+    config = results.with_suffix(".toml")
+    # kinds innermost, so that all share the minutes in which the machine is busy
+    for seed in range(1, seeds + 1):
+        for kind in KINDS:
+            if (comm.size, seed, kind) in known:
+                continue
+            line = run(comm, config, log, seed, kind)
+            if comm.rank == 0:
+                with results.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
 
 
 def table(lines: list[Line]) -> str:
@@ -103,31 +143,23 @@ def table(lines: list[Line]) -> str:
     return "\n".join(rows)
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     """Make the runs that are missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log", type=Path)
     parser.add_argument("results", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    asked = parser.parse_args()
-    lines = []
-    if asked.results.exists():
-        lines = [json.loads(line) for line in asked.results.read_text().splitlines()]
-    known = {(line["ranks"], line["seed"], line["kind"]) for line in lines}
-    config = asked.results.with_suffix(".toml")
-    config.write_text(CONFIG)
-    # seeds outermost, so that all kinds of run share the hours in which the machine is busy
-    for seed in range(1, asked.seeds + 1):
-        for ranks in asked.ranks:
-            for kind in KINDS:
-                if (ranks, seed, kind) in known:
-                    continue
-                lines.append(run(config, asked.log.resolve(), ranks, seed, kind))
-                with asked.results.open("a") as file:
-                    file.write(json.dumps(lines[-1]) + "\n")
-    print(table(lines))
+    options = parser.parse_args(words)
+    if launched():
+        job(options.log.resolve(), options.results, options.seeds)
+        return
+    options.results.with_suffix(".toml").write_text(CONFIG)
+    for ranks in options.ranks:
+        command, environment = mpiexec_command(ranks, ["-m", "benchmarks.asynchronous", *words])
+        subprocess.run(command, env=environment, check=True)
+    print(table(read(options.results)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_guarded(lambda: main(sys.argv[1:])))

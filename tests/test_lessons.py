@@ -7,6 +7,7 @@ The lessons run here without the site, on the kernels of the cache.
 import ast
 import importlib
 import json
+import math
 import re
 import runpy
 import sys
@@ -57,6 +58,16 @@ RESULTS: dict[str, Any] = {
     "13_preconditioner": lambda lesson: (
         lesson["ends"]["across the axes", "Shampoo"]
         < 1e-6 * lesson["ends"]["across the axes", "AdaGrad"]
+    ),
+    "14_asynchronous": lambda lesson: (
+        {key for key, losses in lesson["losses"].items() if losses[-1] > losses[0]}
+        == {(16, 0.2), (64, 0.2)}
+        and lesson["waited"][-1] < 0.1 * lesson["losses"][64, 0.02][-1]
+        and all(
+            abs(rate / (2 * math.sin(math.pi / (4 * age + 2))) - 1) < 0.03
+            for age, rate in lesson["tried"].items()
+        )
+        and lesson["apart"].pop(0) == 0 < min(lesson["apart"].values())
     ),
 }
 
