@@ -36,7 +36,7 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.row_tools import remove
 from neocpu.tables.tiers.placement import LINE_BYTES, SCRATCH, sets_for
-from neocpu.train.config.settings import MemoryConfig
+from neocpu.train.config.memory import MemoryConfig
 
 SAMPLES = 64
 DIM = 16

@@ -29,7 +29,7 @@ from benchmarks.harness import (
 )
 from benchmarks.roofline import picture
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Lookup, clicks
-from neocpu.train.config.settings import MemoryConfig
+from neocpu.train.config.memory import MemoryConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = everything.NAMES

@@ -61,7 +61,8 @@ def make(comm: Comm, schemes: list[str], sets: tuple[str, ...] = (), learnt: boo
     plan = place(config.tables, schemes, comm.size, min(2, comm.size))
     layout = ModelLayout(13, (8,) * 4, config.model.bottom, config.model.top)
     flat = np.random.default_rng(4).random(layout.parameters).astype(np.float32) * learnt
-    model = SimpleNamespace(layout=layout, parameters=layout.views(flat))
+    precision = SimpleNamespace(state={})
+    model = SimpleNamespace(layout=layout, parameters=layout.views(flat), precision=precision)
     dense = DenseOptimizer(config.optimizer.dense, flat)
     if learnt:
         dense.state["exp_avg"][:] = flat * 2

@@ -200,7 +200,9 @@ def test_a_plan_shows_what_was_chosen_and_why():
     arguments = ["data/models/criteo-kaggle.toml", "--ranks", "2", *options]
     result = CliRunner().invoke(plan_command, arguments)
     assert result.exit_code == 0, result.output
-    lines = result.output.split("\n\n")[1].splitlines()
+    caches, *lines = result.output.split("\n\n")[1].splitlines()[::-1]
+    assert caches.startswith("caches: lru")
+    lines.reverse()
     assert " ".join(lines[0].split()) == "table placement bytes a step per byte bytes cached"
     assert lines[1].split()[:2] == ["C9", "hbm"]
     assert lines[-1].split()[:2] == ["C3", "hbm_over_ddr_over_ssd"]

@@ -146,7 +146,7 @@ LONG = dict.fromkeys(
         "narrow_homes::test_rows_that_find_no_line_are_staged_and_narrowed",
         "noise::test_the_command_tells_percentiles_and_progress",
         "oracle_attribution::test_wrong_rows_say_what_step_they_took",
-        "oracle_cases::test_our_twins_lie_within_the_bounds",
+        "oracle_cases::test_our_twins_lie_within_the_bounds_and_these_are_as_recorded",
         "oracle_drawn::test_draws_have_all_options_and_repeat",
         "oracle_evidence::test_mutations_are_named_or_met_with_silence",
         "oracle_flat::test_both_forms_hold_the_same_suite",

@@ -21,6 +21,7 @@ from neocpu.train.watch.results import RunReport
 @ranks_option
 @click.option(
     "--out",
+    "folder",
     type=click.Path(path_type=Path),
     help="Folder of the models' folders.  [default: runs/A+B]",
 )
@@ -29,7 +30,7 @@ from neocpu.train.watch.results import RunReport
 def together(
     files: tuple[Path, ...],
     launch: Launch,
-    out: Path | None,
+    folder: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
 ) -> None:
@@ -45,7 +46,7 @@ def together(
     """
     settings = [configs.load(file, overrides) for file in files]
     names = names_of(files)
-    folder = out or Path("runs") / "+".join(names)
+    folder = folder or Path("runs") / "+".join(names)
 
     from neocpu.train.run.together import shared_budget, train_together
 

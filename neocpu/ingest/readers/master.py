@@ -91,8 +91,11 @@ class Master:
         A trainer has the last batch before the reader has said that it is done with its split.
         """
         with self._changed:
-            if self._all_cut and not self._waiting:
-                self._changed.wait_for(lambda: self._closed or not self._out, seconds)
+            if self._all_cut:
+                # a lost reader's split waits for another one, though its batches have come
+                self._changed.wait_for(
+                    lambda: self._closed or not (self._out or self._waiting), seconds
+                )
 
     # ---- splits ----
 
