@@ -7,6 +7,7 @@ sums of pooled rows, leaves of `weight_gradient` (here one leaf: the samples of 
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -169,15 +170,15 @@ class EmbeddingParameter(Variable):
         return int(self.embedding.width[0])
 
 
+@dataclass(frozen=True)
 class BagGradient:
     """The gradient of a table: the lookups that read it, and the gradient of each bag, f32[S, D].
 
     Rows are merged when the table is updated, exactly, so no order of sums is left.
     """
 
-    def __init__(self, lookups: Lookups, bags: Floats) -> None:
-        self.lookups = lookups
-        self.bags = bags
+    lookups: Lookups
+    bags: Floats
 
     def plus(self, other: Summable) -> "BagGradient":
         """The bags of both."""
