@@ -219,4 +219,5 @@ def test_the_golden_suite_is_what_the_oracle_says_today() -> None:
         for name, question in questions.items():
             assert kept[name].sha256 == question.sha256, f"{name} differs from {GOLDEN}"
         assert suite_digest([(name, q.sha256) for name, q in questions.items()], 0) == kept.sha256
+        assert kept.sha256 in (GOLDEN.parent.parent / "README.md").read_text()
     assert GOLDEN.stat().st_size < 700_000
