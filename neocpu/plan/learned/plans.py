@@ -26,8 +26,8 @@ from neocpu.plan.learned.greedy_grid import Cutting, PlacedParts
 from neocpu.plan.machines.generic import GENERIC
 from neocpu.plan.machines.machine_file import THIS_MACHINE
 from neocpu.plan.search.answer import Answer
-from neocpu.plan.search.drafts import rank_layout
 from neocpu.plan.search.free_cuts import Pins
+from neocpu.plan.search.options import rank_layout
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout
+from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.work import Floats
 from neocpu.plan.search.cuts import ALL, NODE, RANK
-from neocpu.plan.search.options import CODES, Options
+from neocpu.plan.search.options import CODES, Options, rank_layout
 from neocpu.plan.search.partition import TOLERANCE, Packing, Partitioner, fits
 
 
@@ -61,11 +61,6 @@ def _grid(options: Options, candidate: int, layout: Layout) -> Spread:
     return Spread(
         ranks, np.array([number[float(s.shape[0]), float(s.shape[1])] for s in cut], np.int64)
     )
-
-
-def rank_layout(layout: Layout) -> RankLayout:
-    """The layout as schemes know it."""
-    return RankLayout(layout.ranks, min(layout.ranks_per_node, layout.ranks))
 
 
 @dataclass

@@ -150,11 +150,15 @@ def priced_candidates(
     """(the candidates of `options_of`, the variants that they number)."""
     variants, allowed = capacity.variants([table.name for table in tables])
     shares = _shares(tables, variants, allowed, layout, model, work, capacity)
-    as_schemes_know = RankLayout(layout.ranks, min(layout.ranks_per_node, layout.ranks))
     cuts: Sequence[Cuts] = ways_to_cut(tables, schemes, layout, shares, work)
-    cuts = along_curves(cuts, tables, schemes, as_schemes_know, shares, work)
+    cuts = along_curves(cuts, tables, schemes, rank_layout(layout), shares, work)
     allowed = _worth_trying(tables, variants, allowed, layout, work, capacity)
     return candidates_of(tables, cuts, variants, allowed, model, work), variants
+
+
+def rank_layout(layout: Layout) -> RankLayout:
+    """The layout as schemes know it."""
+    return RankLayout(layout.ranks, min(layout.ranks_per_node, layout.ranks))
 
 
 def _shares(

@@ -14,9 +14,9 @@ from neocpu.plan.cost.work import Floats, Workload, rectangles_of
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK
-from neocpu.plan.search.drafts import PlanDraft, Spread, rank_layout, slowed, sums_by_rank
+from neocpu.plan.search.drafts import PlanDraft, Spread, slowed, sums_by_rank
 from neocpu.plan.search.free_cuts import cut_of, cut_of_candidate
-from neocpu.plan.search.options import CODES, Options, options_of
+from neocpu.plan.search.options import CODES, Options, options_of, rank_layout
 from neocpu.plan.search.relaxed import ranges_of
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity

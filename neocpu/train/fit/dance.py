@@ -14,7 +14,7 @@ one's own; a step that does not lower R_n is halved; and where the loss is not c
 gradients end at the first direction of negative curvature, and the step goes as far as they came.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,6 @@ from neocpu.train.fit.solving import FitState, FitStep, Fitting, descended
 
 FORCING = 0.05  # of the gradient: the residual that conjugate gradients leave
 MOST_PRODUCTS = 250  # of a step
-Precondition = Callable[[F64], F64]
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,12 @@ def dance(fitting: Fitting, state: FitState) -> Iterator[FitStep]:
         state.samples = min(2 * state.samples, samples)
 
 
-def newton_step(
-    objective: FitObjective, point: Point, precondition: Precondition | None = None
-) -> NewtonStep:
+def newton_step(objective: FitObjective, point: Point) -> NewtonStep:
     """Conjugate gradients on H v = gradient, from 0. Collective, one exchange a product."""
     v = np.zeros_like(point.gradient)
     residual = point.gradient.copy()
-    z = precondition(residual) if precondition else residual
-    p = z.copy()
-    rho = inner_product(residual, z)
+    p = residual.copy()
+    rho = inner_product(residual, residual)
     limit = FORCING * point.steepness
     for product in range(1, MOST_PRODUCTS + 1):
         curved = objective.curved(point, p)
@@ -83,9 +79,8 @@ def newton_step(
         residual = residual - share * curved
         if length(residual) <= limit:
             break
-        z = precondition(residual) if precondition else residual
-        following = inner_product(residual, z)
-        p = z + (following / rho) * p
+        following = inner_product(residual, residual)
+        p = residual + (following / rho) * p
         rho = following
     return NewtonStep(v, _size(v, point.gradient, residual), product)
 
