@@ -66,7 +66,8 @@ class NeocpuLookup:
         wait_as_in_training()
         from neocpu.parallel.sharding.schemes import Shard
         from neocpu.parallel.transport.buffers import Buffers
-        from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
+        from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+        from neocpu.tables.embedding.tbe import TableBatchedEmbedding
         from neocpu.tables.specs.specs import TableSpec
 
         T = shape.tables
@@ -190,7 +191,7 @@ class NeocpuDlrm:
 
     def touch(self) -> None:
         """Make all rows of all tables."""
-        from neocpu.tables.embedding.tbe import EntryLayout, Lookups
+        from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 
         none = np.empty(0, np.float32)
         for h, rows in enumerate(self.tables.tbe.heights.tolist()):

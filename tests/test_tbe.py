@@ -17,7 +17,8 @@ from neocpu.kernels.twins.numbers.exact import exact_sum
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key, uniform_rows
 from neocpu.kernels.twins.rows import rules
 from neocpu.kernels.twins.rows.update import square_tree
-from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import Schedule, SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec, bags
 from tests.cases import FILLS, assert_same, bag_offsets, floats

@@ -31,8 +31,8 @@ from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Finished, Request, Started
-from neocpu.tables.embedding.lookups import Lookups, Merged, Words
-from neocpu.tables.embedding.tbe import EntryLayout, TableBatchedEmbedding
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Merged, Words
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.specs import TableSpec
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import ByClass, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Pause, Request, Started
-from neocpu.tables.embedding.tbe import Lookups
+from neocpu.tables.embedding.lookups import Lookups
 from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
 
 if TYPE_CHECKING:

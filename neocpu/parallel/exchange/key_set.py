@@ -13,7 +13,7 @@ from neocpu.parallel.exchange.output_dist import OutputDist
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import ByClass, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.tables.embedding.tbe import EntryLayout, Lookups
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 
 LaidOut = tuple[EntryLayout, Lookups]
 

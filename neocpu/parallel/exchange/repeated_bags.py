@@ -35,7 +35,7 @@ from neocpu.parallel.sharding.entries import RankEntries, key_columns
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Pause, Request, Started
 from neocpu.tables.embedding.distinct_bags import deduplicate
-from neocpu.tables.embedding.tbe import Lookups
+from neocpu.tables.embedding.lookups import Lookups
 from neocpu.tables.specs.specs import bags
 
 Heads = NDArray[np.int32]

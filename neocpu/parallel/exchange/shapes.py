@@ -24,7 +24,7 @@ from neocpu.parallel.exchange.wires import (
     run_jobs,
 )
 from neocpu.parallel.sharding.entries import ByClass, RankEntries, RoutedEntries
-from neocpu.tables.embedding.tbe import Lookups
+from neocpu.tables.embedding.lookups import Lookups
 
 
 class WordSources(NamedTuple):

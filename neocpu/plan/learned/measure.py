@@ -35,7 +35,8 @@ from neocpu.plan.learned.samples import (
     draw_offsets,
     draw_pool,
 )
-from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
+from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
 SEED = 9

@@ -34,7 +34,6 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 if TYPE_CHECKING:
     from neocpu.tables.tiers.levels import Stats
 
-__all__ = ["EntryLayout", "ExtraWords", "Lookups", "Merged", "TableBatchedEmbedding"]
 # The gradient is packed where its lines are a multiple of APART bytes apart, and a line is read
 # more than OFTEN times on average.
 APART = 2048

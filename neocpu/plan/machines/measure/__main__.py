@@ -111,7 +111,8 @@ def _embedding_seconds(
 ) -> tuple[float, float]:
     """(seconds of a lookup, seconds of an update) of a batch in a table of this shape."""
     from neocpu.parallel.sharding.schemes import Shard
-    from neocpu.tables.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
+    from neocpu.tables.embedding.lookups import EntryLayout, Lookups
+    from neocpu.tables.embedding.tbe import TableBatchedEmbedding
     from neocpu.tables.specs.optimizers import SparseOptimizer
     from neocpu.tables.specs.specs import TableSpec
 
