@@ -2,6 +2,7 @@
 
 import gc
 import random
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,11 @@ from neocpu.parallel.rpc.functions import Functions
 from neocpu.parallel.rpc.futures import Future
 from neocpu.parallel.rpc.references import RRef
 from neocpu.parallel.transport.comm import Comm
+
+
+class Dumb(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
 
 
 class Rank:
@@ -65,7 +71,13 @@ class Rank:
         self.state += 1
         return self.state
 
-    def fail(self) -> None:
+    def fail(self, kind: str = "") -> None:
+        if kind == "exit":
+            sys.exit(3)
+        if kind == "dumb":
+            raise Dumb
+        if kind == "half":
+            raise ValueError("these rows do not exist \ud800")
         raise ValueError("these rows do not exist")
 
     def hang(self) -> None:
@@ -130,6 +142,13 @@ def what_fails_there_is_told_here(comm: Comm) -> None:
         with pytest.raises(RemoteError, match=f"rank {to} on .*'fail' failed: .*rows do not") as no:
             agent.rpc_sync(to, "fail")
         assert (no.value.rank, no.value.function, no.value.kind) == (to, "fail", "ValueError")
+        for kind, why in (
+            ("exit", "SystemExit: 3"),
+            ("dumb", "Dumb: it cannot say"),
+            ("half", "exist \\\\ud800"),
+        ):
+            with pytest.raises(RemoteError, match=why):
+                agent.rpc_sync(to, "fail", kind)
         with pytest.raises(RemoteError, match="no function 'ecko'; did you mean 'echo'"):
             agent.rpc_sync(to, "ecko")
         with pytest.raises(RemoteError, match="registered as quick waits for 'echo' of rank 0"):
@@ -151,8 +170,22 @@ def what_fails_there_is_told_here(comm: Comm) -> None:
         if comm.rank == 0:
             with pytest.raises(CallTimeout, match=f"rank {to} .*'hang' within 0.2 s; it is there"):
                 agent.rpc_sync(to, "hang", timeout=0.2)
+            with pytest.raises(
+                CallTimeout, match=r"value of this rank was not there within 0\.2 s"
+            ):
+                agent.remote(0, "hang").to_here(timeout=0.2)
         comm.barrier()
         rank.gate.set()
+
+
+@spmd(2)
+def a_thousand_calls_that_call_back_are_under_way_at_once(comm: Comm) -> None:
+    """More than functions may wait: the others begin later."""
+    rank = Rank(comm)
+    with rank.agent as agent:
+        if comm.rank == 0:
+            calls = [agent.rpc_async(1, "relay", 0, "add", number, 1) for number in range(1000)]
+            assert [call.wait() for call in calls] == list(range(1, 1001))
 
 
 @spmd(2, 3)

@@ -179,9 +179,13 @@ def test_names_are_taken_once_and_looked_up_exactly() -> None:
     functions.add("lookup", len)
     with pytest.raises(RpcError, match="two functions are called 'lookup'"):
         functions.add("lookup", len)
-    for name in ("", ".delete", "x" * 256):
-        with pytest.raises(RpcError, match="1 to 255 bytes and does not begin with a dot"):
-            functions.add(name, len)
+    for name in ("", ".delete", "x" * 256, "\ud800", len):
+        with pytest.raises(RpcError, match="text of 1 to 255 bytes that does not begin with a dot"):
+            functions.add(name, len)  # type: ignore[arg-type]
+    with pytest.raises(RpcError, match="text of 1 to 255 bytes"):
+        functions.function(len)  # type: ignore[arg-type]  # a decorator without its brackets
+    with pytest.raises(RpcError, match="'size' is to be a int, which is no function"):
+        functions.add("size", 3)  # type: ignore[arg-type]
     with pytest.raises(RpcError, match="no function 'lookpu'; did you mean 'lookup'"):
         functions.of("lookpu")
 
@@ -271,6 +275,50 @@ def test_a_function_that_waits_lets_one_other_run_and_goes_on_before_the_next() 
     assert over.wait(20)
     assert seen == ["waits", "runs", "ends", "goes on", "next"]
     workers.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("\ud800", "character 0 is half of one"),
+        ({1.5: 2}, "key of type float"),
+        ({np.int64(3): 1}, "key of type int64"),
+        (np.ma.masked_array([1, 2], [0, 1]), "its data and its mask"),
+        (np.array([1, 2], ">f4"), "dtype >f4 cannot be sent"),
+        (np.array([None]), "dtype object cannot be sent"),
+    ],
+)
+def test_what_would_not_arrive_as_it_is_is_not_sent(value: object, why: str) -> None:
+    with pytest.raises(BadMessage, match=why):
+        messages.compose(1, CALL, [value])
+
+
+def test_calls_that_cannot_be_are_refused_and_leave_nothing() -> None:
+    functions = Functions()
+    functions.add("echo", lambda value: value)
+    for wrong in ({"threads": 0}, {"timeout": "1"}, {"patience": np.nan}):
+        with pytest.raises(RpcError, match=r"threads; it needs 1|to be seconds above 0"):
+            RpcAgent(SingleComm(), functions, **wrong)  # type: ignore[arg-type]
+    with RpcAgent(SingleComm(), functions) as agent:
+        for to in ("0", 0.0, None, -1):
+            with pytest.raises(RpcError, match="does not exist; there are ranks 0 to 0"):
+                agent.rpc_async(to, "echo", 1)  # type: ignore[arg-type]
+        for name in (".bye", "x" * 300, 5):
+            with pytest.raises(RpcError, match="does not begin with a dot"):
+                agent.rpc_async(0, name, 1)  # type: ignore[arg-type]
+        for timeout in (0, -1, np.nan, "3"):
+            with pytest.raises(RpcError, match=r"timeout is .* seconds above 0"):
+                agent.rpc_async(0, "echo", 1, timeout=timeout)  # type: ignore[arg-type]
+        with pytest.raises(BadMessage):
+            agent.remote(0, "echo", {1})
+        assert agent.references.owned() == 0
+        assert agent.remote(np.int64(0), "echo", 2).to_here() == 2  # type: ignore[arg-type]
+        other = RpcAgent(SingleComm(), functions)
+        with pytest.raises(BadMessage, match="of another agent"):
+            other.rpc_sync(0, "echo", agent.references.own(1))
+        other.close()
+        # the end of the block finds it closed, and does not wait for anybody
+        agent.shutdown(20.0)
 
 
 def test_a_rank_alone_calls_itself(monkeypatch: pytest.MonkeyPatch) -> None:

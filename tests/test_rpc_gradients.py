@@ -3,8 +3,11 @@
 A DLRM as parameter servers have it: a trainer, a rank with tables, a rank with MLPs.
 """
 
+import re
+import threading
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from neocpu.parallel.rpc.gradients import GradientContext, PassId
 from neocpu.parallel.rpc.optimizer import DistributedOptimizer, Parameters
 from neocpu.parallel.rpc.tape import Variable
 from neocpu.parallel.sharding.plan import Shard
-from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
@@ -61,11 +64,8 @@ class Rank:
         self.agent = RpcAgent(comm, functions, mail=mail, threads=2)
         named: dict[str, Variable] = {}
         if comm.rank == homes[0]:
-            for number, rows in enumerate(ROWS):
-                spec = TableSpec(f"t{number}", rows, DIM, ("f",))
-                shards = [Shard(0, (0, rows), (0, DIM), 0)]
-                table = TableBatchedEmbedding([spec], shards, RULE, seed=5)
-                named[spec.name] = op.EmbeddingParameter(table)
+            for number in range(len(ROWS)):
+                named[f"t{number}"] = table_of(number)
         if comm.rank == homes[1]:
             named |= {name: Variable(drawn(name, shape)) for name, shape in SHAPES.items()}
         self.parameters = Parameters(self.agent, named, RULE)
@@ -236,9 +236,7 @@ def test_gradients_are_those_of_the_formula() -> None:
 
 def initial_rows(number: int) -> Any:
     """The rows of a table before training."""
-    spec = TableSpec(f"t{number}", ROWS[number], DIM, ("f",))
-    shards = [Shard(0, (0, ROWS[number]), (0, DIM), 0)]
-    embedding = TableBatchedEmbedding([spec], shards, RULE, seed=5)
+    embedding = table_of(number).embedding
     rows = np.arange(ROWS[number])
     out = np.empty((rows.size, DIM), np.float32)
     lookups = op.Lookups(np.arange(rows.size + 1), rows, op.NO_FLOATS, rows.size)
@@ -275,14 +273,24 @@ def test_what_a_pass_cannot_do_is_told() -> None:
 
     def body(agent: RpcAgent) -> None:
         x = Variable(np.arange(3, dtype=np.float32))
+        optimizer = DistributedOptimizer(agent, {1: ["weight"]})
         with agent.gradients.begin() as context:
+            for early in (optimizer.step, lambda context: context.gradient(x)):
+                with pytest.raises(RpcError, match="no gradients before its backward pass"):
+                    early(context)
             y: Any = agent.rpc_sync(1, "scale", x)
             context.backward(y)
             assert context.gradient(x).tolist() == [2.0] * 3  # type: ignore[union-attr]
             with pytest.raises(RpcError, match="one backward pass"):
                 context.backward(y)
-            with pytest.raises(RpcError, match="has to be computed within its context"):
-                context.backward(x)
+            for root in (x, y.array):
+                with pytest.raises(RpcError, match="has to be computed within its context"):
+                    context.backward(root)
+        for late in (context.backward, context.gradient, optimizer.step):
+            with pytest.raises(RpcError, match="block of this context is over"):
+                late(context if late == optimizer.step else y)  # type: ignore[operator]
+        with pytest.raises(RpcError, match="a context has one block"), context:
+            pass
         with agent.gradients.begin() as context:
             with pytest.raises(RpcError, match="'add' takes a variable of another pass"):
                 op.add(y, y)
@@ -317,3 +325,92 @@ def test_what_a_pass_cannot_do_is_told() -> None:
         twice=twice,
         broken=lambda x: op.apply(rule, x),
     )
+
+
+def test_the_programs_of_the_page_run_and_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neocpu.parallel.transport.mpi.MpiComm", SingleComm)
+    text = (Path(__file__).parents[1] / "docs" / "rpc.md").read_text()
+    names: dict[str, Any] = {}
+    for program in re.findall("```python\n(.*?)```", text, re.DOTALL):
+        exec(program, names)
+    assert names["bias"].array[0] < 0 < names["w"].array.min() < 1
+
+
+def test_operations_refuse_what_their_kernels_would_misread() -> None:
+    f = np.float32
+    (ones, row, labels) = (np.ones((2, 6), f), np.ones((3, 6), f), np.ones(2, f))
+    for wrong, why in (
+        (
+            lambda: op.linear(ones, row.astype(np.float64), labels),
+            "takes float32 of 2 dim.*float64",
+        ),
+        (lambda: op.linear(ones, row[:, :5], labels), "cannot multiply"),
+        (lambda: op.linear(ones, row, labels), "cannot multiply"),
+        (lambda: op.interact(ones, 4), "6 columns are no vectors of 4"),
+        (lambda: op.add(ones, ones[0]), "one shape"),
+        (lambda: op.multiply(ones, np.float32(2)), "one shape"),
+        (lambda: op.concatenate(ones, row), "as many samples"),
+        (lambda: op.binary_cross_entropy(np.ones(9, f), labels), "2 labels of 9 logits"),
+        (lambda: op.binary_cross_entropy(labels, np.ones(2)), "takes float32"),
+        (lambda: op.embedding_bag(table_of(0), [0.5], [0, 1]), "are integers"),
+        (lambda: op.embedding_bag(Variable(ones), [0], [0, 1]), "of an EmbeddingParameter"),
+        (lambda: Parameters(Any, {"w": Variable(ones[:, ::2])}, RULE), "one after the other"),
+        (lambda: Parameters(Any, {"w": ones}, RULE), "one after the other"),
+    ):
+        with pytest.raises(RpcError, match=why):
+            wrong()
+
+
+def test_what_changes_in_place_before_the_way_back_changes_no_gradient() -> None:
+    """Nor do blocks of passes that overlap."""
+    ones = np.ones((1, 6), np.float32)
+    x, e, w = ones.copy(), Variable(ones.copy()), Variable(ones.copy())
+    rows, table = np.array([1, 2, 3], np.int32), table_of(0)
+    with RpcAgent(SingleComm(), Functions()) as agent:
+        outer, context = agent.gradients.begin(), agent.gradients.begin()
+        outer.__enter__()
+        context.__enter__()
+        linear = op.linear(x, w, np.zeros(1, np.float32))
+        root = op.concatenate(linear, op.interact(e, 2), op.embedding_bag(table, rows, [0, 3]))
+        for array in (x, e.array, rows):
+            array[:] = 9
+        outer.__exit__(None, None, None)
+        context.backward(root)
+        assert np.array_equal(context.gradient(w), ones)  # type: ignore[arg-type]
+        assert context.gradient(e).tolist() == [[3, 3, 2, 2, 2, 2]]  # type: ignore[union-attr]
+        bags = context.gradient(table)
+        assert isinstance(bags, op.BagGradient)
+        assert bags.lookups.rows.tolist() == [1, 2, 3]
+        context.__exit__(None, None, None)
+        assert op.add(w, w).node is None
+
+
+def test_calls_that_outlive_their_pass_leave_nothing_on_any_rank() -> None:
+    def rank(comm: Comm) -> int:
+        functions = Functions()
+        gate = threading.Event()
+        with RpcAgent(comm, functions) as agent:
+            functions.add("open", gate.set, quick=True)
+
+            def hop(x: Variable, more: int) -> Variable:
+                gate.wait(20)
+                if more:
+                    agent.rpc_async((comm.rank + 1) % 3, "hop", x, more - 1)
+                return op.add(x, x)
+
+            functions.add("hop", hop)
+            comm.barrier()
+            if comm.rank == 0:
+                with agent.gradients.begin():
+                    agent.rpc_async(1, "hop", Variable(np.ones(3, np.float32)), 4)
+                for to in range(3):
+                    agent.rpc_sync(to, "open")
+        return agent.gradients.passes()
+
+    assert run_threads(3, rank, timeout=30) == [0, 0, 0]
+
+
+def table_of(number: int) -> op.EmbeddingParameter:
+    spec = TableSpec(f"t{number}", ROWS[number], DIM, ("f",))
+    shards = [Shard(0, (0, ROWS[number]), (0, DIM), 0)]
+    return op.EmbeddingParameter(TableBatchedEmbedding([spec], shards, RULE, seed=5))

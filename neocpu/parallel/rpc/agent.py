@@ -19,12 +19,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from neocpu.core.errors import NeocpuError, RpcError
 from neocpu.parallel.rpc import messages
 from neocpu.parallel.rpc.calls import OpenCalls
 from neocpu.parallel.rpc.ending import ROUND, LastRounds
-from neocpu.parallel.rpc.failures import BadMessage
-from neocpu.parallel.rpc.functions import Functions, RpcFunction
+from neocpu.parallel.rpc.failures import BadMessage, check_seconds, text_of
+from neocpu.parallel.rpc.functions import Functions, RpcFunction, check_name
 from neocpu.parallel.rpc.futures import Future
 from neocpu.parallel.rpc.gradients import Gradients, MessageVariables
 from neocpu.parallel.rpc.messages import MessageKind, Outgoing, RpcMessage
@@ -70,6 +72,8 @@ class RpcAgent:
         patience: float = 30.0,
         mail: Mail | None = None,
     ) -> None:
+        check_seconds("timeout", timeout)
+        check_seconds("patience", patience)
         self.rank = comm.rank
         self.size = comm.size
         self.functions = functions
@@ -113,12 +117,15 @@ class RpcAgent:
         """`rpc_sync` that does not wait: its future. Arrays among `args` belong to the call until
         the future is done: change none of them before.
         """
+        check_name(name)
+        to = self._rank(to)
         header, variables = self.gradients.calling(to)
         return self.call(to, name, (header, *args), timeout, variables)
 
     def remote(self, to: int, name: str, *args: Value, timeout: float | None = None) -> RRef:
         """A reference to the value of a function of rank `to`, where it stays. Does not wait."""
-        return self.references.create(to, name, args, timeout)
+        check_name(name)
+        return self.references.create(self._rank(to), name, args, timeout)
 
     def call(
         self,
@@ -129,8 +136,8 @@ class RpcAgent:
         variables: MessageVariables | None = None,
     ) -> Future:
         """Send a call whose values are complete, for this package's own use."""
-        self._check_rank(to)
         seconds = self.timeout if timeout is None else timeout
+        check_seconds("timeout", seconds)
         number, call = self._calls.begin(to, name, seconds)
         if call.done():
             return call
@@ -156,11 +163,13 @@ class RpcAgent:
         """Let a worker run a task, which raises nothing, after the calls that came before."""
         self._workers.put(task)
 
-    def _check_rank(self, to: int) -> None:
+    def _rank(self, to: int) -> int:
+        """A rank that can be called. Raises RpcError."""
         if self._closed:
             raise RpcError("this agent is closed: no more calls can be made")
-        if not 0 <= to < self.size:
-            raise RpcError(f"rank {to} does not exist; there are ranks 0 to {self.size - 1}")
+        if not isinstance(to, int | np.integer) or not 0 <= to < self.size:
+            raise RpcError(f"rank {to!r} does not exist; there are ranks 0 to {self.size - 1}")
+        return int(to)
 
     def _send(
         self,
@@ -245,7 +254,7 @@ class RpcAgent:
                 # what nobody else holds need not be copied before it is sent
                 values.clear()
                 self._answer(message, snapshot(result, self._mail.pool)[0], frame)
-            except Exception as error:
+            except BaseException as error:
                 self._fail(message, error)
 
         return task
@@ -283,15 +292,8 @@ class RpcAgent:
     def _fail(self, message: RpcMessage, error: BaseException) -> None:
         if message.kind is MessageKind.NOTE:
             return
-        kind = type(error).__name__
-        text = str(error) if isinstance(error, NeocpuError) else f"{kind}: {error}"
-        try:
-            self._send(
-                message.source, Outgoing(MessageKind.FAILURE, "", message.call), (kind, text)
-            )
-        except RpcError:  # a text too long to be sent
-            values = (kind, text[:10000])
-            self._send(message.source, Outgoing(MessageKind.FAILURE, "", message.call), values)
+        outgoing = Outgoing(MessageKind.FAILURE, "", message.call)
+        self._send(message.source, outgoing, (type(error).__name__, text_of(error)))
 
     # ---- who is there ----
 
@@ -322,7 +324,7 @@ class RpcAgent:
     # ---- the end ----
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Serve until no rank calls any more, then close. All ranks call it.
+        """Serve until no rank calls any more, then close. All ranks call it, unless it is closed.
 
         `ending.py` says when nothing is under way. Then all references are deleted, which none of
         the functions needs any more, and that is waited for too.
@@ -330,6 +332,8 @@ class RpcAgent:
         timeout : seconds, as of a call. Raises CallTimeout with the ranks that did not come, and
         PeerLost.
         """
+        if self._closed:
+            return
         seconds = self.timeout if timeout is None else timeout
         self._ending.wait(seconds)
         self.references.delete_all()

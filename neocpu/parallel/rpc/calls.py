@@ -9,6 +9,8 @@ from neocpu.parallel.rpc.messages import MessageKind, RpcMessage
 from neocpu.parallel.rpc.peers import Liveness
 from neocpu.parallel.rpc.progress import Progress
 
+FETCH = ".fetch"  # the call that brings the value of a reference
+
 
 class OpenCalls:
     """The calls of one rank that are under way, by their numbers."""
@@ -56,7 +58,7 @@ class OpenCalls:
         if not failed:
             call.finish(values[1])
             return
-        error = RemoteError(f"{self._peers.name(call.to)}: {call.name!r} failed: {values[1]}")
+        error = RemoteError(f"{self._peers.name(call.to)}: {_what(call)} failed: {values[1]}")
         error.rank = call.to
         error.function = call.name
         error.kind = str(values[0])
@@ -71,9 +73,9 @@ class OpenCalls:
         for number, call in list(self._calls.items()):
             if now > call.deadline and self._calls.pop(number, None) is not None:
                 error = CallTimeout(
-                    f"{self._peers.name(call.to)} has not answered {call.name!r} within "
+                    f"{self._peers.name(call.to)} has not answered {_what(call)} within "
                     f"{call.seconds:g} s; it is there, so give the call more time (timeout=) or "
-                    "the rank more threads"
+                    "the rank more threads, unless functions call each other in a circle"
                 )
                 error.rank = call.to
                 call.fail(error)
@@ -85,3 +87,8 @@ class OpenCalls:
                 seconds = time.monotonic() - call.began
                 awaited = f"{call.name!r}, called {seconds:.1f} s before,"
                 call.fail(self._peers.error(rank, awaited))
+
+
+def _what(call: CallUnderway) -> str:
+    """What was called, for messages."""
+    return "the function of this reference" if call.name == FETCH else repr(call.name)

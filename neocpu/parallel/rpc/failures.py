@@ -1,6 +1,10 @@
 """How can a call fail? The function raises, its rank is lost, or it takes too long."""
 
-from neocpu.core.errors import RpcError
+from numbers import Real
+
+from neocpu.core.errors import NeocpuError, RpcError
+
+LONGEST_TEXT = 10_000  # characters of an error that are sent
 
 
 class RemoteError(RpcError):
@@ -28,3 +32,20 @@ class CallTimeout(RpcError):
 
 class BadMessage(RpcError):
     """A message that cannot be read, or a value that cannot be sent."""
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, as a text that can be sent."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "it cannot say what is wrong"
+    if not isinstance(error, NeocpuError):
+        text = f"{type(error).__name__}: {text}"
+    return text[:LONGEST_TEXT].encode(errors="backslashreplace").decode()
+
+
+def check_seconds(name: str, seconds: object) -> None:
+    """Raise RpcError for what is no time to wait."""
+    if not isinstance(seconds, Real) or not float(seconds) > 0:
+        raise RpcError(f"{name} is {seconds!r}; it has to be seconds above 0 (math.inf: any)")

@@ -11,6 +11,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def check_name(name: object) -> None:
+    """Raise RpcError for what cannot be the name of a function of a user."""
+    try:
+        right = isinstance(name, str) and 0 < len(name.encode()) <= LONGEST_NAME and name[0] != "."
+    except UnicodeEncodeError:
+        right = False
+    if not right:
+        raise RpcError(
+            f"a function cannot be called {str(name)[:40]!a}: a name is a text of 1 to "
+            f"{LONGEST_NAME} bytes that does not begin with a dot"
+        )
+
+
 class RpcFunction(NamedTuple):
     """A function that others may call. quick : it is run at once by the thread that reads."""
 
@@ -34,11 +47,9 @@ class Functions:
 
         Raises RpcError for a name that cannot be taken.
         """
-        if not name or name.startswith(".") or len(name.encode()) > LONGEST_NAME:
-            raise RpcError(
-                f"a function cannot be called {name[:40]!r}: a name has 1 to {LONGEST_NAME} bytes "
-                "and does not begin with a dot"
-            )
+        check_name(name)
+        if not callable(function):
+            raise RpcError(f"{name!r} is to be a {type(function).__name__}, which is no function")
         if name in self._functions:
             raise RpcError(f"two functions are called {name!r}; register one under another name")
         self._functions[name] = RpcFunction(name, function, quick)
@@ -47,6 +58,7 @@ class Functions:
         self, name: str, quick: bool = False
     ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """`add` as a decorator."""
+        check_name(name)
 
         def register(function: Callable[P, T]) -> Callable[P, T]:
             self.add(name, function, quick)

@@ -1,10 +1,12 @@
 """What does a caller hold whose call is not over? A future."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
 
 from neocpu.core.errors import RpcError
+from neocpu.parallel.rpc.failures import CallTimeout
 from neocpu.parallel.rpc.progress import Progress
 
 _UNSET = object()
@@ -22,22 +24,27 @@ class Future:
         self._value: object = _UNSET
         self._error: BaseException | None = None
         self._over = False
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._callbacks: list[Callable[[Future], None]] = []
 
     def done(self) -> bool:
         """Is there an outcome? Does not wait."""
         return self._over
 
-    def wait(self) -> object:
-        """The value, once it is there. Raises the call's error."""
+    def wait(self, timeout: float = math.inf) -> object:
+        """The value, once it is there. Raises the call's error, and CallTimeout after so many
+        seconds, in which case the call goes on.
+        """
         if not self._over:
             if self._progress.reads:
                 raise RpcError(
                     f"a function that was registered as quick waits for {self.what}; register it "
                     "without quick=True"
                 )
-            self._progress.wait_for(self.done)
+            end = time.monotonic() + timeout
+            self._progress.wait_for(lambda: self._over or time.monotonic() > end, self._changed)
+            if not self._over:
+                raise CallTimeout(f"{self.what} was not there within {timeout:g} s")
         if self._error is not None:
             raise self._error
         return self._value
@@ -50,7 +57,7 @@ class Future:
         """Call back with this future when it is over, in the thread that reads; at once if it is.
         The callback must not wait.
         """
-        with self._lock:
+        with self._changed:
             if not self._over:
                 self._callbacks.append(callback)
                 return
@@ -65,7 +72,7 @@ class Future:
         return self._end(None, error)
 
     def _end(self, value: object, error: BaseException | None) -> bool:
-        with self._lock:
+        with self._changed:
             if self._over:
                 return False
             self._value = value
@@ -73,6 +80,7 @@ class Future:
             self._over = True
             callbacks = self._callbacks
             self._callbacks = []
+            self._changed.notify_all()
         self._progress.tell()
         for callback in callbacks:
             callback(self)

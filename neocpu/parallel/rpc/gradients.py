@@ -14,7 +14,9 @@ pass, not in the parameters: passes that run at once do not mix.
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -43,6 +45,8 @@ from neocpu.parallel.transport.mail import MOST_BODIES
 # In paths: after everything that a function did, and the mark of its answer's own path.
 LAST = 1 << 62
 ANSWER = -1
+# Passes that are remembered to be over.
+RELEASED = 64
 
 
 class PassId(NamedTuple):
@@ -58,23 +62,42 @@ class GradientContext:
     def __init__(self, gradients: "Gradients", number: PassId) -> None:
         self.number = number
         self._gradients = gradients
-        self._entered = entered(TapeFrame(number, ()))
+        self._block: AbstractContextManager[None] | None = None
+        self._over = False
 
-    def backward(self, root: Variable, timeout: float | None = None) -> None:
+    def backward(self, root: Variable) -> None:
         """Bring the gradients of `root` (of the sum of its numbers) to all ranks; once a pass.
 
         Raises RpcError for a value without a gradient, and where a message of the pass carried a
         variable whose value the root does not depend on, though something else does: see
         `docs/rpc.md`.
         """
-        self._gradients.backward(self.number, root, timeout)
+        self._check_open()
+        self._gradients.backward(self.number, root)
 
     def gradient(self, parameter: Variable) -> Gradient:
         """The gradient of a parameter of this rank; None: the root does not depend on it."""
-        return self._gradients.gradient(self.number, parameter)
+        return self._gradients.gradient(self.passed(), parameter)
+
+    def passed(self) -> PassId:
+        """The number of the pass, which has gradients now. Raises RpcError."""
+        self._check_open()
+        if not self._gradients.counted(self.number):
+            raise RpcError("a context has no gradients before its backward pass")
+        return self.number
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise RpcError(
+                "the block of this context is over, and its gradients are forgotten; do all that "
+                "needs them within the block"
+            )
 
     def __enter__(self) -> Self:
-        self._entered.__enter__()
+        if self._block is not None:
+            raise RpcError("a context has one block; begin another context")
+        self._block = entered(TapeFrame(self.number, ()))
+        self._block.__enter__()
         return self
 
     def __exit__(
@@ -83,7 +106,9 @@ class GradientContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._entered.__exit__(kind, error, trace)
+        assert self._block is not None
+        self._block.__exit__(kind, error, trace)
+        self._over = True
         self._gradients.release(self._gradients.rank, self.number)
 
 
@@ -96,6 +121,7 @@ class Gradients:
         self._serials = itertools.count(1)
         self._lock = threading.Lock()
         self._passes: dict[PassId, LocalPass] = {}
+        self._released: deque[PassId] = deque(maxlen=RELEASED)
         agent.own_functions |= {
             ".backward": self._backward,
             ".starved": self._starved,
@@ -110,6 +136,10 @@ class Gradients:
         """Passes that this rank knows of."""
         with self._lock:
             return len(self._passes)
+
+    def counted(self, number: PassId) -> bool:
+        """Has a pass gone back on this rank?"""
+        return self._pass(number).counted
 
     def gradient(self, number: PassId, parameter: Variable) -> Gradient:
         """As of `GradientContext.gradient`; on any rank, for its own parameters."""
@@ -127,6 +157,8 @@ class Gradients:
         number = _number_of(frame)
         path = frame.next_path()
         local = self._pass(number)
+        if local.over:
+            return None, MessageVariables(self)
         with local.lock:
             local.touched.add(to)
         return (*number, *path), MessageVariables(self, frame, path)
@@ -183,10 +215,13 @@ class Gradients:
 
     # ---- on the way back ----
 
-    def backward(self, number: PassId, root: Variable, timeout: float | None) -> None:
+    def backward(self, number: PassId, root: Variable) -> None:
         """As of `GradientContext.backward`."""
-        if root.node is None or root.node.context != number:
-            raise RpcError("the root of a backward pass has to be computed within its context")
+        if not isinstance(root, Variable) or root.node is None or root.node.context != number:
+            raise RpcError(
+                "the root of a backward pass has to be computed within its context, from a "
+                "variable whose gradient is wanted"
+            )
         local = self._pass(number)
         if local.counted:
             raise RpcError("a context has one backward pass; begin another context")
@@ -199,7 +234,7 @@ class Gradients:
 
         self._advance(local, begin).wait()
         others = [rank for rank in range(self._agent.size) if rank != self.rank]
-        answers = [self._agent.call(rank, ".starved", tuple(number), timeout) for rank in others]
+        answers = [self._agent.call(rank, ".starved", tuple(number)) for rank in others]
         starved = {rank: answer.wait() for rank, answer in zip(others, answers)}
         starved[self.rank] = local.starved()
         for rank, paths in starved.items():
@@ -265,6 +300,7 @@ class Gradients:
         """Forget a pass, and let the ranks that were called within it do so too."""
         with self._lock:
             local = self._passes.pop(number, None)
+            self._released.append(number)
         if local is not None:
             for rank in local.touched - {self.rank, source}:
                 self._agent.note(rank, ".release", *number)
@@ -274,6 +310,9 @@ class Gradients:
 
     def _pass(self, number: PassId) -> LocalPass:
         with self._lock:
+            if number in self._released:
+                # a call that nobody waited for goes on: what it notes is not kept
+                return LocalPass(over=True)
             return self._passes.setdefault(number, LocalPass())
 
 

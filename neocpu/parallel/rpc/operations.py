@@ -13,7 +13,14 @@ import numpy as np
 
 from neocpu.core.errors import RpcError
 from neocpu.core.types import Elements, Floats, Ints
-from neocpu.parallel.rpc.tape import Gradient, GradientRule, Summable, Variable, apply
+from neocpu.parallel.rpc.tape import (
+    Gradient,
+    GradientRule,
+    Summable,
+    Variable,
+    apply,
+    as_variable,
+)
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 
@@ -29,13 +36,28 @@ def linear(x: Variable | Floats, w: Variable | Floats, bias: Variable | Floats) 
     return apply(LINEAR, x, w, bias)
 
 
-def _linear(x: Floats, w: Floats, bias: Floats) -> tuple[Elements, object]:
+def _floats(operation: str, array: Elements, dimensions: int) -> Floats:
+    """A contiguous copy of an array, which may change before the way back. Raises RpcError."""
+    if array.dtype != np.float32 or array.ndim != dimensions:
+        raise RpcError(
+            f"{operation!r} takes float32 of {dimensions} dimension(s) here, not {array.dtype} of "
+            f"shape {array.shape}"
+        )
+    return np.array(array, order="C")
+
+
+def _linear(x: Elements, w: Elements, bias: Elements) -> tuple[Elements, object]:
     from neocpu.kernels.dense import gemm
 
+    x, w, bias = (_floats("linear", array, n) for array, n in ((x, 2), (w, 2), (bias, 1)))
+    if x.shape[1] != w.shape[1] or bias.shape[0] != w.shape[0]:
+        raise RpcError(
+            f"'linear' cannot multiply x {x.shape} by w {w.shape} with bias {bias.shape}: they "
+            "have to be [b, k], [n, k] and [n]"
+        )
     out = np.empty((x.shape[0], w.shape[0]), np.float32)
-    gemm.layer(np.ascontiguousarray(x), w, bias, False, out)
-    # a parameter may change before the way back
-    return out, (x, w.copy())
+    gemm.layer(x, w, bias, False, out)
+    return out, (x, w)
 
 
 def _linear_back(saved: object, gradient: Elements) -> Sequence[Gradient]:
@@ -49,7 +71,7 @@ def _linear_back(saved: object, gradient: Elements) -> Sequence[Gradient]:
     of_w = np.empty(w.shape, np.float32)
     of_bias = np.empty(w.shape[0], np.float32)
     cuts = np.array([0, x.shape[0]])
-    gemm.weight_gradient(gradient, np.ascontiguousarray(x), cuts, of_w, of_bias)
+    gemm.weight_gradient(gradient, x, cuts, of_w, of_bias)
     return of_x, of_w, of_bias
 
 
@@ -62,12 +84,15 @@ def interact(vectors: Variable | Floats, dim: int) -> Variable:
     vectors : f32[b, count*dim]; to f32[b, dim + count(count-1)/2].
     """
 
-    def forward(e: Floats) -> tuple[Elements, object]:
+    def forward(e: Elements) -> tuple[Elements, object]:
         from neocpu.kernels.dense.interaction import dot_forward
 
+        e = _floats("interact", e, 2)
+        if dim < 1 or e.shape[1] % dim:
+            raise RpcError(f"{e.shape[1]} columns are no vectors of {dim} numbers")
         count = e.shape[1] // dim
         out = np.empty((e.shape[0], dim + count * (count - 1) // 2), np.float32)
-        dot_forward(np.ascontiguousarray(e), dim, False, out)
+        dot_forward(e, dim, False, out)
         return out, e
 
     def backward(saved: object, gradient: Elements) -> Sequence[Gradient]:
@@ -75,7 +100,7 @@ def interact(vectors: Variable | Floats, dim: int) -> Variable:
 
         assert isinstance(saved, np.ndarray)
         out = np.empty(saved.shape, np.float32)
-        dot_backward(np.ascontiguousarray(saved), np.ascontiguousarray(gradient), dim, False, out)
+        dot_backward(saved, np.ascontiguousarray(gradient), dim, False, out)
         return (out,)
 
     return apply(GradientRule("interact", forward, backward), vectors)
@@ -86,11 +111,13 @@ def interact(vectors: Variable | Floats, dim: int) -> Variable:
 
 def add(a: Variable | Elements, b: Variable | Elements) -> Variable:
     """a + b, of one shape."""
+    _check_alike("add", a, b)
     return apply(ADD, a, b)
 
 
 def multiply(a: Variable | Elements, b: Variable | Elements) -> Variable:
     """a · b, element by element, of one shape."""
+    _check_alike("multiply", a, b)
     return apply(MULTIPLY, a, b)
 
 
@@ -112,9 +139,19 @@ RELU = GradientRule(
 )
 
 
+def _check_alike(operation: str, *values: Variable | Elements) -> None:
+    shapes = [as_variable(value).array.shape for value in values]
+    # a gradient would have the shape of the larger one
+    if shapes[0] != shapes[1]:
+        raise RpcError(f"{operation!r} takes arrays of one shape, not {shapes[0]} and {shapes[1]}")
+
+
 def concatenate(*parts: Variable | Elements) -> Variable:
     """Columns of all parts side by side: f32[b, …] each."""
-    widths = np.cumsum([(p.array if isinstance(p, Variable) else p).shape[1] for p in parts])
+    shapes = [as_variable(part).array.shape for part in parts]
+    if len({shape[:1] for shape in shapes}) != 1 or any(len(shape) != 2 for shape in shapes):
+        raise RpcError(f"'concatenate' takes arrays [b, …] of as many samples, not {shapes}")
+    widths = np.cumsum([shape[1] for shape in shapes])
     rule = GradientRule(
         "concatenate",
         lambda *arrays: (np.concatenate(arrays, axis=1), None),
@@ -131,13 +168,15 @@ def binary_cross_entropy(logit: Variable | Floats, labels: Floats, batch: int = 
     ranks (0: those here).
     """
 
-    def forward(z: Floats) -> tuple[Elements, object]:
+    def forward(z: Elements) -> tuple[Elements, object]:
         from neocpu.kernels.dense.loss import bce
 
+        logits = _floats("binary_cross_entropy", z.reshape(-1), 1)
+        right = _floats("binary_cross_entropy", np.asarray(labels), 1)
+        if logits.size != right.size:
+            raise RpcError(f"there are {right.size} labels of {logits.size} logits")
         prediction, gradient, loss = (np.empty(z.size, np.float32) for _ in range(3))
-        bce(
-            np.ascontiguousarray(z.reshape(-1)), labels, batch or z.size, prediction, gradient, loss
-        )
+        bce(logits, right, batch or z.size, prediction, gradient, loss)
         return loss, (z.shape, gradient)
 
     def backward(saved: object, gradient: Elements) -> Sequence[Gradient]:
@@ -199,11 +238,14 @@ class BagGradient:
 
 
 def embedding_bag(table: EmbeddingParameter, rows: Ints, offsets: Ints) -> Variable:
-    """Sums of rows: bag s is rows[offsets[s] : offsets[s+1]]; rows i64[n], offsets i64[S+1], to
-    f32[S, D].
+    """Sums of rows: bag s is rows[offsets[s] : offsets[s+1]]; rows[n] and offsets[S+1] are
+    integers, to f32[S, D].
 
     Raises RpcError for rows that the table lacks, or offsets that are none.
     """
+    if not isinstance(table, EmbeddingParameter):
+        raise RpcError(f"bags are of an EmbeddingParameter, not of a {type(table).__name__}")
+    rows, offsets = (_integers(values) for values in (rows, offsets))
     _check_lookups(table, rows, offsets)
     lookups = Lookups(offsets, rows, NO_FLOATS, offsets.size - 1)
 
@@ -223,6 +265,17 @@ def update_table(table: EmbeddingParameter, gradient: BagGradient, step: int) ->
     """One update of the rows that were looked up, by the rule of the table."""
     with table.lock:
         table.embedding.backward(_LAYOUT, gradient.lookups, gradient.bags, step)
+
+
+def _integers(values: object) -> Ints:
+    """A copy of numbers, which may change before the way back. Raises RpcError."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise RpcError(
+            "rows and offsets of bags are integers of one dimension, not "
+            f"{array.dtype} of shape {array.shape}"
+        )
+    return np.array(array, np.int64)
 
 
 def _check_lookups(table: EmbeddingParameter, rows: Ints, offsets: Ints) -> None:

@@ -37,6 +37,8 @@ class Parameters:
     ) -> None:
         self._agent = agent
         self._named = dict(named)
+        for name, variable in named.items():
+            _check_parameter(name, variable)
         self._dense = {
             name: DenseOptimizer(optimizer, variable.array.reshape(-1))
             for name, variable in named.items()
@@ -74,6 +76,22 @@ class Parameters:
         self._dense[name].step(gradient.reshape(-1), self._steps[name])
 
 
+def _check_parameter(name: str, variable: object) -> None:
+    """Raise RpcError for what a rule cannot update in place."""
+    if isinstance(variable, EmbeddingParameter):
+        return
+    array = variable.array if isinstance(variable, Variable) else None
+    if (
+        not isinstance(array, np.ndarray)
+        or array.dtype != np.float32
+        or not array.flags.c_contiguous
+    ):
+        raise RpcError(
+            f"parameter {name!r} has to be a Variable of a float32 array whose numbers lie one "
+            "after the other (np.ascontiguousarray)"
+        )
+
+
 class DistributedOptimizer:
     """Updates parameters of many ranks. names : of the parameters, by rank."""
 
@@ -85,7 +103,7 @@ class DistributedOptimizer:
         """One update of every parameter from a pass whose `backward` is over; one call to each of
         its owners, at once. Raises the first error of an owner.
         """
-        number = tuple(context.number)
+        number = tuple(context.passed())
         calls = [
             self._agent.call(rank, STEP, (None, number, names))
             for rank, names in self._names.items()

@@ -11,6 +11,7 @@ quarter of the time in which nothing came, so that a rank that nobody calls take
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from neocpu.parallel.rpc.workers import Workers
 from neocpu.parallel.transport.mail import Mail
@@ -26,8 +27,8 @@ FIRST_SLEEP = 2e-5
 LAST_SLEEP = 2e-3
 # A waiter that stood in for the thread so long wakes it when it goes.
 LONG_WAIT = 1e-3
-# Seconds after which a waiter looks whether it is to read itself.
-TURN = 0.02
+# Seconds after which a waiter looks by itself whether what it waits for is done.
+TURN = 0.1
 
 
 class Progress:
@@ -49,6 +50,7 @@ class Progress:
         self._workers = workers
         self._reading = threading.Lock()
         self._changed = threading.Condition()
+        self._sleepers: set[threading.Condition] = set()
         self._wake = threading.Event()
         self._waiters = 0
         self._closed = False
@@ -66,13 +68,18 @@ class Progress:
         """Is this thread reading, somewhere below?"""
         return getattr(self._own, "reads", False)
 
-    def wait_for(self, done: Callable[[], bool]) -> None:
-        """Return when `done`; raises what reading raised, if it failed for good."""
+    def wait_for(
+        self, done: Callable[[], bool], changed: threading.Condition | None = None
+    ) -> None:
+        """Return when `done`; raises what reading raised, if it failed for good.
+
+        changed : is notified then (None: by `tell`).
+        """
         if not done():
             with self._workers.waiting():
-                self._wait_for(done)
+                self._wait_for(done, changed or self._changed)
 
-    def _wait_for(self, done: Callable[[], bool]) -> None:
+    def _wait_for(self, done: Callable[[], bool], changed: threading.Condition) -> None:
         while not done():
             if self._failure is not None:
                 raise self._failure
@@ -83,10 +90,20 @@ class Progress:
                 finally:
                     self._waiters -= 1
                     self._reading.release()
+                    self._hand_on()
             else:
-                with self._changed:
+                self._sleepers.add(changed)
+                with changed:
                     if not done():
-                        self._changed.wait(TURN)
+                        changed.wait(TURN)
+                self._sleepers.discard(changed)
+
+    def _hand_on(self) -> None:
+        """This thread reads no more: one that sleeps may do so."""
+        with suppress(KeyError):
+            changed = self._sleepers.pop()
+            with changed:
+                changed.notify()
 
     def tell(self) -> None:
         """Something that a thread may wait for is done."""

@@ -20,6 +20,7 @@ is there.
 """
 
 import itertools
+import math
 import threading
 import weakref
 from collections import deque
@@ -28,6 +29,7 @@ from typing import Self
 
 from neocpu.core.errors import RpcError
 from neocpu.parallel.rpc.caller import Caller
+from neocpu.parallel.rpc.calls import FETCH
 from neocpu.parallel.rpc.failures import BadMessage
 from neocpu.parallel.rpc.forks import GlobalId, HeldFork, OwnedValue, global_id, integers
 from neocpu.parallel.rpc.futures import Future
@@ -103,7 +105,7 @@ class References:
         self._alive: weakref.WeakSet[RRef] = weakref.WeakSet()
         agent.own_functions |= {
             ".remote": self._remote,
-            ".fetch": self._fetch,
+            FETCH: self._fetch,
             ".fork": self._fork,
             ".accept": self._accept,
             ".delete": self._delete,
@@ -130,15 +132,20 @@ class References:
             with self._lock:
                 self._entry_or_new(value)
         reference = self._reference(to, value, fork)
-        self._agent.call(to, ".remote", (name, tuple(value), tuple(fork), args), timeout)
+        try:
+            self._agent.call(to, ".remote", (name, tuple(value), tuple(fork), args), timeout)
+        except BaseException:
+            with self._lock:
+                self._entries.pop(value, None)
+            raise
         return reference
 
     def fetch(self, reference: RRef, timeout: float | None) -> Value:
         """`RRef.to_here`."""
         if reference.is_owner():
-            return self.local_value(reference)
+            return self._entry(reference.value_id).outcome.wait(timeout or math.inf)
         values = (tuple(reference.value_id),)
-        return self._agent.call(reference.owner, ".fetch", values, timeout).wait()
+        return self._agent.call(reference.owner, FETCH, values, timeout).wait()
 
     def local_value(self, reference: RRef) -> Value:
         """`RRef.local_value`."""
@@ -167,6 +174,8 @@ class References:
         fork = self._new_id()
         with self._lock:
             thing._check()
+            if thing._references is not self:
+                raise BadMessage("a reference of another agent cannot be sent")
             if thing.is_owner():
                 self._entry(thing.value_id).forks[fork] = to
             else:
@@ -350,5 +359,5 @@ def _evaluate(function: Callable[..., object], args: tuple[object, ...], outcome
     """Run a function whose value stays here."""
     try:
         outcome.finish(function(*args))
-    except Exception as error:
+    except BaseException as error:
         outcome.fail(error)

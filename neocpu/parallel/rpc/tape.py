@@ -119,20 +119,30 @@ class TapeFrame:
 _own = threading.local()
 
 
+def _frames() -> list[TapeFrame | None]:
+    """What this thread has entered, the last one at the end."""
+    if not hasattr(_own, "frames"):
+        _own.frames = []
+    frames: list[TapeFrame | None] = _own.frames
+    return frames
+
+
 def current_frame() -> TapeFrame | None:
     """The function within a pass that this thread runs, if it does."""
-    return getattr(_own, "frame", None)
+    frames = _frames()
+    return frames[-1] if frames else None
 
 
 @contextmanager
 def entered(frame: TapeFrame | None) -> Iterator[None]:
     """This thread runs such a function in the block; None: one outside of any pass."""
-    before = current_frame()
-    _own.frame = frame
+    frames = _frames()
+    frames.append(frame)
     try:
         yield
     finally:
-        _own.frame = before
+        # not always the last: blocks of two contexts may overlap
+        del frames[len(frames) - 1 - frames[::-1].index(frame)]
 
 
 class GradientRule(NamedTuple):
@@ -182,9 +192,13 @@ def check_pass(frame: TapeFrame, variables: Sequence[Variable], what: str) -> No
 
 
 class LocalPass:
-    """A pass, as far as it is on this rank: what was noted, and the gradients of parameters."""
+    """A pass, as far as it is on this rank: what was noted, and the gradients of parameters.
 
-    def __init__(self) -> None:
+    over : has the rank that began it forgotten it?
+    """
+
+    def __init__(self, over: bool = False) -> None:
+        self.over = over
         self.lock = threading.Lock()
         self.sent: dict[Path, TapeNode] = {}
         self.received: dict[Path, TapeNode] = {}

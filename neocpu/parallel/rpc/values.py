@@ -17,7 +17,7 @@ are there before anything is allocated for it.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -91,7 +91,7 @@ class ValueWriter:
         elif value is True or value is False:
             head.append(_TRUE if value else _FALSE)
         elif isinstance(value, np.ndarray | np.generic):
-            self._write_array(np.asarray(value))
+            self._write_array(value)
         elif isinstance(value, int):
             head.append(_INT)
             head += self._packed_int(value)
@@ -99,12 +99,13 @@ class ValueWriter:
             head.append(_FLOAT)
             head += _F64.pack(value)
         elif isinstance(value, str):
-            self._write_bytes(_STR, value.encode())
+            self._write_bytes(_STR, _utf8(value))
         elif isinstance(value, bytes | bytearray | memoryview):
             self._write_bytes(_BYTES, bytes(value))
         elif isinstance(value, tuple | list):
             self._write_items(_TUPLE if isinstance(value, tuple) else _LIST, value, depth)
         elif isinstance(value, Mapping):
+            _check_keys(value)
             self._write_items(_DICT, [x for item in value.items() for x in item], depth)
         else:
             self._write_handle(value, depth)
@@ -128,7 +129,10 @@ class ValueWriter:
         for item in items:
             self.write(item, depth + 1)
 
-    def _write_array(self, array: Elements) -> None:
+    def _write_array(self, value: Elements | np.generic) -> None:
+        if isinstance(value, np.ma.MaskedArray):
+            raise BadMessage("an array with a mask cannot be sent; send its data and its mask")
+        array = np.asarray(value)
         code = _CODES.get(array.dtype)
         if code is None:
             names = ", ".join(dtype.name for dtype in DTYPES)
@@ -235,8 +239,9 @@ class ValueReader:
         if code != _DICT:
             return tuple(items) if code == _TUPLE else items
         keys = items[::2]
-        if count % 2 or not all(isinstance(key, str | int) for key in keys):
-            raise BadMessage("keys of a dict in it are no texts or integers, or one lacks a value")
+        _check_keys(keys)
+        if count % 2:
+            raise BadMessage("a key of a dict in it lacks a value")
         return dict(zip(keys, items[1::2]))
 
     def _array(self, far: bool) -> Elements:
@@ -244,8 +249,6 @@ class ValueReader:
         if code >= len(DTYPES):
             raise BadMessage(f"no dtype has the code {code}")
         dtype = DTYPES[code]
-        if dimensions > 32:
-            raise BadMessage(f"an array in it has {dimensions} dimensions")
         shape = struct.unpack(f"<{dimensions}q", self._take(8 * dimensions))
         size = _product(shape) * dtype.itemsize
         if far:
@@ -273,6 +276,24 @@ class ValueReader:
         raise BadMessage(f"no handle has the kind {kind}")
 
 
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as problem:
+        raise BadMessage(
+            f"a text whose character {problem.start} is half of one cannot be sent; send bytes"
+        ) from None
+
+
+def _check_keys(keys: Iterable[object]) -> None:
+    for key in keys:
+        if not isinstance(key, str | int):
+            raise BadMessage(
+                f"a dict with a key of type {type(key).__name__} cannot be sent; keys are texts or "
+                "integers"
+            )
+
+
 def _product(shape: Sequence[int]) -> int:
     """Elements of an array; Python's integers do not overflow. Raises BadMessage."""
     product = 1
@@ -286,5 +307,5 @@ def _product(shape: Sequence[int]) -> int:
 def _shaped(data: Bytes, dtype: Dtype, shape: tuple[int, ...]) -> Elements:
     try:
         return data.view(dtype).reshape(shape)
-    except ValueError:  # an empty array with a length that no array has
+    except ValueError:  # more dimensions than arrays have, or an empty one of impossible lengths
         raise BadMessage(f"no array has the shape {shape}") from None
