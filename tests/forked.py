@@ -1,12 +1,14 @@
 """How are tests run for one bug after the other without starting pytest each time? By forks.
 
-With this plugin pytest collects tests and waits. For each bug, which is in its file already, it
-forks, and the child gives the functions that it has loaded the code of the file and runs tests: so
-a bug costs what these cost. What modules and tests did when they were imported stays as it was; a
-trace of it tells which bugs a new process has to be asked about.
+With this plugin pytest waits, and collects files of tests when they are first asked for. For each
+bug, which is in its file already, it forks, and the child gives the functions that it has loaded
+the code of the file and runs tests: so a bug costs what these cost. What modules and tests did when
+they were imported stays as it was; a trace of it tells which bugs a new process has to be asked
+about.
 """
 
 import gc
+import importlib
 import json
 import math
 import os
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,9 +37,13 @@ AT_ONCE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")  # run where th
 WAITED = 2  # times a test's seconds: beside other work, few of these are its own
 PASSED = "passed"
 SKIPPED = "skipped"
+IMPORTED = "imported "  # and the names of modules
+PACKAGE = "neocpu."
+NO_FORKS = ("neocpu.parallel.transport.mpi",)  # they start MPI, which a fork may not share
 
 Key = tuple[str, int]  # of a function in its file: name, line
 AT_IMPORT: set[CodeType] = set()  # what ran before the tests waited
+LATER: set[str] = set()  # modules that a fork has imported, and the next one shall not have to
 
 
 @dataclass(frozen=True)
@@ -52,17 +58,17 @@ class Outcome:
 
 
 class ForkedTests:
-    """Tests of files that wait in a process of pytest."""
+    """Tests that wait in a process of pytest; their files are in folder/tests."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], files: Sequence[str]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         # outside of the copy, or a pytest that a test starts takes the options of its project
         self._temporary = tempfile.TemporaryDirectory()
         requests, write = os.pipe()
         read, answers = os.pipe()
         options = ["-n", "0", "-p", "no:cacheprovider", "-p", "tests.forked"]
-        options += ["--continue-on-collection-errors", f"--basetemp={self._temporary.name}/tests"]
+        options += [f"--basetemp={self._temporary.name}/tests"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, *files],
+            [sys.executable, "-m", "pytest", *options, "tests"],
             cwd=folder,
             env={**environment, PIPES: f"{requests} {answers}"},
             pass_fds=(requests, answers),
@@ -73,20 +79,32 @@ class ForkedTests:
         os.close(answers)
         self._requests = os.fdopen(write, "w")
         self._answers = os.fdopen(read)
-        # a bug that is in its file before that is imported would be in all forks
-        self._answers.readline()
+        self._collected: set[str] = set()
+
+    def collect(self, tests: Iterable[str]) -> None:
+        """Collect the files of tests, and import what tests before them imported while they ran;
+        a bug that is in a file of these would be in all forks.
+        """
+        files = {test.partition("::")[0] for test in tests} - self._collected
+        self._collected |= files
+        self._answer({"files": sorted(files)})
 
     def outcome(self, file: str, before: bytes, tests: Sequence[str], seconds: float) -> Outcome:
-        """What becomes of tests now that a file is not as it was before.
+        """What becomes of tests, whose files are collected, now that a file is not as it was
+        before.
 
         seconds : of a processor, for each test.
         """
+        request = {"file": file, "before": before.decode(), "tests": [*tests], "seconds": seconds}
+        return Outcome(**json.loads(self._answer(request) or "{}"))
+
+    def _answer(self, request: dict[str, Any]) -> str:
+        """What the process says; nothing where it ended."""
         try:
-            print(json.dumps([file, before.decode(), [*tests], seconds]), file=self._requests)
-            self._requests.flush()
+            print(json.dumps(request), file=self._requests, flush=True)
         except BrokenPipeError:
-            return Outcome()
-        return Outcome(**json.loads(self._answers.readline() or "{}"))
+            return ""
+        return self._answers.readline()
 
     def close(self) -> None:
         """End the process."""
@@ -107,32 +125,54 @@ def _note(frame: FrameType, event: str, value: Any) -> None:
     AT_IMPORT.add(frame.f_code)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> bool:
+    """Collect nothing yet."""
+    return True
+
+
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Answer requests instead of running the tests."""
     sys.settrace(None)
     requests, answers = map(int, os.environ[PIPES].split())
+    items: list[pytest.Item] = []
     with os.fdopen(requests) as lines, os.fdopen(answers, "w") as written:
-        print("waiting", file=written, flush=True)
         for line in lines:
-            outcome = _outcome(session, *json.loads(line))
-            print(json.dumps(asdict(outcome)), file=written, flush=True)
+            request = json.loads(line)
+            if "files" in request:
+                items += _collected(session, request["files"])
+                print(file=written, flush=True)
+            else:
+                print(json.dumps(asdict(_outcome(items, **request))), file=written, flush=True)
     return True
 
 
+def _collected(session: pytest.Session, files: Sequence[str]) -> list[pytest.Item]:
+    """The tests of files; none of those that cannot be imported."""
+    sys.settrace(_note)
+    for name in sorted(LATER):
+        with suppress(ImportError):  # which a test had put together
+            importlib.import_module(name)
+    LATER.clear()
+    items = session.perform_collect(files) if files else []
+    sys.settrace(None)
+    return [item for item in items if isinstance(item, pytest.Item)]
+
+
 def _outcome(
-    session: pytest.Session, file: str, before: str, tests: Sequence[str], seconds: float
+    all_items: Sequence[pytest.Item], file: str, before: str, tests: Sequence[str], seconds: float
 ) -> Outcome:
     path, codes = changed_codes(file, before)
     if None in codes:
         return Outcome()
-    items = [item for test in tests for item in session.items if is_of(item.nodeid, test)]
+    items = [item for test in tests for item in all_items if is_of(item.nodeid, test)]
     read, write = os.pipe()
     child = os.fork()
     if not child:
         os.setsid()
         try:
             give_code(path, codes)
-            _run(session, items, seconds, os.fdopen(write, "w"))
+            _run(items, seconds, os.fdopen(write, "w"))
         finally:
             os._exit(0)
     os.close(write)
@@ -142,7 +182,12 @@ def _outcome(
     os.close(read)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    lines = told.decode().splitlines()
+    lines = []
+    for line in told.decode().splitlines():
+        if line.startswith(IMPORTED):
+            LATER.update(line.split()[1:])
+        else:
+            lines.append(line)
     if not lines:
         return Outcome()
     if lines[-1] in (PASSED, SKIPPED):
@@ -158,22 +203,32 @@ def is_of(test: str, whole: str) -> bool:
 
 
 class _Watch:
-    """Ends the process after a test that fails, and notes whether any passed."""
+    """Ends the process after a test that fails; says what modules tests import; notes whether any
+    passed.
+    """
 
     passed = False
 
+    def __init__(self, written: TextIO) -> None:
+        self._written = written
+        self._before = {*sys.modules}
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        new = (name for name in {*sys.modules} - self._before if name.startswith(PACKAGE))
+        names = [name for name in new if not name.startswith(NO_FORKS)]
+        self._before |= {*names}
+        if names:
+            print(f"{IMPORTED}{' '.join(names)}", file=self._written, flush=True)
         if report.failed:
             os._exit(1)
         self.passed |= report.when == "call" and report.passed
 
 
-def _run(
-    session: pytest.Session, items: Sequence[pytest.Item], seconds: float, written: TextIO
-) -> None:
+def _run(items: Sequence[pytest.Item], seconds: float, written: TextIO) -> None:
     """Write the name of each test that begins, and after the last one whether any passed."""
-    watch = _Watch()
-    session.config.pluginmanager.register(watch)
+    watch = _Watch(written)
+    for item in items[:1]:
+        item.config.pluginmanager.register(watch)
     for item, following in zip(items, [*items[1:], None]):
         print(item.nodeid, file=written, flush=True)
         most = math.ceil(time.process_time() + seconds)

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,9 +57,9 @@ class Verdict(NamedTuple):
 
 
 class Copy:
-    """A copy of the repository in which bugs are put; tests : all that are to be run."""
+    """A copy of the repository in which bugs are put."""
 
-    def __init__(self, root: Path, folder: Path, tests: Iterable[str]) -> None:
+    def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder / "copy"
         for name in ("neocpu", "tests", "docs", "benchmarks", "examples", "data"):
             if (root / name).exists():
@@ -77,8 +77,8 @@ class Copy:
             "PYTHONDONTWRITEBYTECODE": "1",
             "NEOCPU_TEST_DATA": data,
         }
-        files = {test.partition("::")[0] for test in tests}
-        self._forked = ForkedTests(self.folder, self._environment, sorted(files))
+        self._forked = ForkedTests(self.folder, self._environment)
+        self._kills: Counter[tuple[str, str]] = Counter()  # by file and test
 
     def verdict(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
         """What became of a bug; UNTESTED where no test could be run."""
@@ -86,21 +86,43 @@ class Copy:
         source = path.read_bytes()
         if not tests or _cannot_run(ast.parse(source)):
             return Verdict(UNTESTED)
-        path.write_bytes(mutant.applied(source))
-        outcome = Outcome()
-        if not _is_kernel(mutant.file):
-            outcome = self._forked.outcome(mutant.file, source, tests, FORKED_SECONDS)
+        tests = sorted(tests, key=lambda test: -self._kills[mutant.file, test])
+        outcome = Outcome() if _is_kernel(mutant.file) else self._in_forks(mutant, source, tests)
         forked = bool(outcome.failed) or outcome.whole
         if not forked:
+            path.write_bytes(mutant.applied(source))
             outcome = self._outcome(tests)
-        path.write_bytes(source)
+            path.write_bytes(source)
         if outcome.failed:
+            by = next((test for test in tests if is_of(outcome.failed, test)), "")
+            self._kills[mutant.file, by] += 1
             return Verdict(KILLED, outcome.failed, forked)
         return Verdict(SURVIVED if outcome.passed else UNTESTED)
+
+    def _in_forks(self, mutant: Mutant, source: bytes, tests: Sequence[str]) -> Outcome:
+        """What becomes of tests in forks; most bugs are killed by tests of the first file, and
+        need none of the others to be collected.
+        """
+        first = tests[0].partition("::")[0]
+        outcomes = []
+        for near in (True, False):
+            asked = [test for test in tests if is_of(test, first) == near]
+            if not asked:
+                continue
+            self._forked.collect(asked)
+            path = self.folder / mutant.file
+            path.write_bytes(mutant.applied(source))
+            outcomes.append(self._forked.outcome(mutant.file, source, asked, FORKED_SECONDS))
+            path.write_bytes(source)
+            if outcomes[-1].failed or not (outcomes[-1].passed or outcomes[-1].whole):
+                return outcomes[-1]
+        passed = any(outcome.passed for outcome in outcomes)
+        return Outcome(passed=passed, whole=all(outcome.whole for outcome in outcomes))
 
     def failing(self, tests: Sequence[str], forked: bool) -> set[str]:
         """Those of some tests that fail without a bug, in forks or in a new process."""
         if forked:
+            self._forked.collect(tests)
             outcomes = {t: self._forked.outcome("", b"", [t], FORKED_SECONDS) for t in tests}
             return {test for test, outcome in outcomes.items() if outcome.failed}
         failing: set[str] = set()
@@ -219,7 +241,7 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     end = time.monotonic() + options.seconds
     verdicts: dict[str, list[Mutant]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Copy(root, Path(folder), [test for _, tests in runs for test in tests])
+        copy = Copy(root, Path(folder))
         while runs:
             killers: dict[tuple[str, bool], list[Run]] = defaultdict(list)
             for number, (mutant, tests) in enumerate(runs, 1):

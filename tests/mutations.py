@@ -2,8 +2,10 @@
 
 Comparisons, arithmetic, constants, and/or/not, dropped statements, returned values, bounds of
 slices and ranges, and functions that are taken for one another (min and max). What is only said or
-only typed has none: texts, messages of errors, annotations, decorators, `__repr__`. Nor have hints
-to the processor, on which no answer depends: functions named `fetch` and `prefetch`, their calls.
+only typed has none: texts, messages of errors and of logs, annotations, decorators, `__repr__`. Nor
+has that on which no answer depends: hints to the processor (functions named `fetch` and `prefetch`,
+their calls), how long is waited, how much is done at a time, and what only guards against a bug
+(`strict`).
 """
 
 import ast
@@ -43,6 +45,12 @@ PAIRS = ("min max", "minimum maximum", "argmin argmax", "floor ceil", "any all",
 SWAPS = {name: other for pair in map(str.split, PAIRS) for name, other in (pair, pair[::-1])}
 SILENT_FIELDS = {"decorator_list", "annotation", "returns"}
 HINT = re.compile(r"(?:pre)?fetch(?:_|$)")
+SILENT_CALLS = {"sleep"}
+SILENT_WORDS = {"timeout", "strict", "stacklevel", "daemon"}
+LOG = "LOG"  # name of a module's logger
+# constants of a module, by name or by the comment behind them
+PACE_NAMES = {"AHEAD", "APART", "CHUNK", "OFTEN", "PIECE"}
+PACE_COMMENT = re.compile(r"#\s*seconds\b|#.*\bat (?:a time|once)\b")
 SILENT_NODES = (ast.Raise, ast.JoinedStr)  # Python 3.11 places what is in an f-string wrongly
 
 Edit = tuple[ast.AST, str]
@@ -72,7 +80,10 @@ def mutants_of(file: str, source: bytes) -> Iterator[Mutant]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    for node, new in _edits(ast.parse(source), None):
+    module = ast.parse(source)
+    lines = source.decode().splitlines()
+    module.body = [node for node in module.body if not _is_pace(node, lines[node.lineno - 1])]
+    for node, new in _edits(module, None):
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         old = " ".join(source[start:end].decode().split())
@@ -96,7 +107,7 @@ def facts(code: CodeType) -> list[Any]:
 
 def _edits(node: ast.AST, function: ast.FunctionDef | None) -> Iterator[Edit]:
     """Edits of a node and of all below it."""
-    if isinstance(node, SILENT_NODES) or _is_hint(node):
+    if isinstance(node, SILENT_NODES) or _is_hint(node) or _is_silent(node):
         return
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         if node.name == "__repr__":
@@ -125,6 +136,27 @@ def _is_hint(node: ast.AST) -> bool:
         and isinstance(called.func, ast.Name)
         and bool(HINT.match(called.func.id))
     )
+
+
+def _is_silent(node: ast.AST) -> bool:
+    """Whether a node is the statement of a call that waits or logs, or a silent keyword."""
+    if isinstance(node, ast.keyword):
+        return node.arg in SILENT_WORDS
+    called = node.value if isinstance(node, ast.Expr) else node
+    if not isinstance(called, ast.Call) or not isinstance(called.func, ast.Attribute):
+        return False
+    owner = called.func.value
+    logs = isinstance(owner, ast.Name) and owner.id == LOG
+    return logs or called.func.attr in SILENT_CALLS
+
+
+def _is_pace(node: ast.stmt, line: str) -> bool:
+    """Whether a statement of a module says how long is waited, or how much is done at a time."""
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+        return False
+    if isinstance(node.value, ast.Dict | ast.List | ast.Tuple | ast.Call):
+        return False
+    return node.targets[0].id in PACE_NAMES or bool(PACE_COMMENT.search(line))
 
 
 def _is_unknown_length(call: ast.AST, argument: ast.AST) -> bool:

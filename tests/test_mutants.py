@@ -66,6 +66,10 @@ def test_what_is_only_said_or_typed_has_no_bugs() -> None:
         ("a = b", "a = b -> pass"),
         ("y = True", "True -> False"),
         ("fetch_row(a, b + 1)", None),
+        ("time.sleep(0.1)", None),
+        ("b.wait(timeout=1)", "b.wait(timeout=1) -> pass"),
+        ("y = zip(a, b, strict=True)", None),
+        ("LOG.info('a', b + 1)", None),
         ("y = a.reshape(-1)", None),
         ("return False", "return False -> return a"),
         ("return []", "return [] -> return a"),
@@ -74,6 +78,20 @@ def test_what_is_only_said_or_typed_has_no_bugs() -> None:
 def test_kinds_of_bugs(line: str, edit: str | None) -> None:
     found = edits(f"def f(a, b, c, n):\n    {line}\n")
     assert edit in found if edit else not found
+
+
+@pytest.mark.parametrize(
+    ("line", "paced"),
+    [
+        ("PIECE = 1 << 16", True),
+        ("LIMIT = 9.0  # seconds that it may take", True),
+        ("READ = 1 << 20  # bytes hashed at a time", True),
+        ("READ = 1 << 20  # bytes, at most", False),
+        ("AHEAD = {'read': 1}", False),
+    ],
+)
+def test_how_much_is_done_at_a_time_has_no_bugs(line: str, paced: bool) -> None:
+    assert bool(edits(line)) != paced
 
 
 def test_attributes_are_dropped_but_where_they_begin() -> None:
@@ -141,7 +159,8 @@ def test_bugs_in_functions_that_are_loaded_show_in_forks(tmp_path: Path) -> None
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{belonging.ROOT}"}
-    waiting = ForkedTests(tmp_path, environment, [name])
+    waiting = ForkedTests(tmp_path, environment)
+    waiting.collect([f"{name}::test_total"])
     right = Outcome(passed=True, whole=True)
     for old, new, seconds, outcome in (
         ("min", "max", 30.0, Outcome(f"{name}::test_total")),  # while modules are imported
