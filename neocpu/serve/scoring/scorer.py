@@ -31,7 +31,7 @@ from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
 from neocpu.serve.scoring.rows import FaultCount, ScoredBlock, file_rows, parsed_rows
 from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
-from neocpu.train.before.datasets import SPLITS, open_paths
+from neocpu.train.before.datasets import open_paths
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 from neocpu.train.run.evaluate import evaluate, predict
@@ -42,7 +42,7 @@ from neocpu.train.watch.results import silent
 if TYPE_CHECKING:
     import polars as pl
 
-SPLIT = SPLITS[-1]
+SPLIT = "test"
 BATCH = 4096  # samples scored at a time; of no influence on their scores
 
 
