@@ -14,7 +14,7 @@ from neocpu.cli import cli
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.serve.scoring.ranks import score_rows
+from neocpu.serve.scoring.ranks import RunScorer, score_rows
 from neocpu.serve.scoring.rows import file_rows
 from neocpu.serve.scoring.values import open_values
 from neocpu.train.config import config
@@ -154,7 +154,7 @@ def test_on_any_number_of_ranks(run: Path, expected: np.ndarray, tmp_path: Path,
 
     def score(comm: Comm) -> tuple[list[float], list[int]]:
         blocks = file_rows([log, log], values)
-        scored = list(score_rows(values, comm, blocks, tell=lambda line: None))
+        scored = list(score_rows(RunScorer(values, comm), comm, blocks))
         return [float(x) for scores, _ in scored for x in scores], [len(why) for _, why in scored]
 
     first, second = run_threads(2, score)
@@ -169,7 +169,8 @@ def test_ranks_that_read_other_rows_end_together(run: Path, tmp_path: Path) -> N
     logs = [write(tmp_path / f"{n}.csv", lines(10 + n)) for n in range(2)]
 
     def score(comm: Comm) -> None:
-        list(score_rows(values, comm, file_rows([logs[comm.rank]], values), tell=print))
+        blocks = file_rows([logs[comm.rank]], values)
+        list(score_rows(RunScorer(values, comm), comm, blocks))
 
     with pytest.raises(DataError, match=r"other rows of the data \(\[10, 11\]\)"):
         run_threads(2, score)

@@ -6,15 +6,20 @@ import signal
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from click.testing import CliRunner
 
+from neocpu.cli.evaluate import evaluate
 from neocpu.cli.fit import fit as fit_command
-from neocpu.core.errors import ConfigError, DataError, TrainingError
+from neocpu.cli.predict import predict
+from neocpu.core.errors import CheckpointError, ConfigError, DataError, TrainingError
 from neocpu.kernels.compile.threads import use_threads
 from neocpu.kernels.records import SparseLines
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
+from neocpu.serve.scoring.fits import FitScorer, open_fit
+from neocpu.train.checkpoint.best import best_or_last
 from neocpu.train.fit.design import DesignMatrix, Leaves
 from neocpu.train.fit.fitted import load
 from neocpu.train.fit.keys import METHODS, FitKeys
@@ -175,6 +180,48 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(method, problem, tmp_pa
     # what is finished is not fitted again
     again = run(link, keys, resume=True)
     assert (again["digest"], again["steps"]) == (whole, summary["steps"])
+
+
+def test_a_fit_scores_new_files_as_its_formula_says(tmp_path):
+    items, values, x, y = drawn(1)
+    path = libsvm(tmp_path / "train.libsvm", items, values, 2 * y - 1)
+    keys = FitKeys()
+    run(path, keys)
+    fit = tmp_path / "out"
+    # an index that training had not, rows in another order, and one without any entry
+    log = libsvm(tmp_path / "new.libsvm", items[::-1], values[::-1], np.ones(SAMPLES, int))
+    log.write_text(log.read_text() + "0 99:5\n0\n")
+    rows = np.column_stack([np.vstack([x[::-1], np.zeros((2, WIDTH))]), np.ones(SAMPLES + 2)])
+    expected = 1 / (1 + np.exp(-(rows @ load(fit).fitted.weights)))
+    invoke = CliRunner().invoke
+    shown = invoke(predict, [str(fit), str(log), "--out", str(tmp_path / "p.npy")])
+    assert "302 predictions" in shown.output
+    predictions = np.load(tmp_path / "p.npy")
+    np.testing.assert_allclose(predictions, expected, rtol=1e-6)
+    frame = pl.DataFrame({"features": ["3:0.5 99:2", "99", ""]})
+    few = FitScorer(fit).predict(frame)
+    assert few[1] == few[2] == predictions[-1] != few[0]
+    block = next(FitScorer(fit).logs.rows(log)).dataset
+    for each in run_threads(3, lambda comm: FitScorer(fit, (), comm).predictions(block)):
+        assert each.tobytes() == predictions.tobytes()
+    log.write_text("".join(f"{place % 2} {place % 50 + 60}:1\n" for place in range(200)))
+    with pytest.warns(UserWarning, match="most values of features \\(100%\\) are unknown"):
+        FitScorer(fit).predict(log)
+    with pytest.raises(CheckpointError, match="no checkpoint in it"):
+        open_fit(tmp_path, (), SingleComm()) or best_or_last(tmp_path)
+    # the metrics of new data are those that a fit measures
+    measured = json.loads(invoke(evaluate, [str(fit), str(path), "--json"]).stdout)
+    loss = -np.mean(np.log(np.where(y, expected[-3::-1], 1 - expected[-3::-1])))
+    assert measured["logloss"] == pytest.approx(loss, rel=1e-6)
+    assert measured["samples"] == SAMPLES
+    for words, problem in (
+        (
+            [predict, str(fit), str(path), "--out", str(tmp_path / "q.npy"), "--head", "x"],
+            "one label",
+        ),
+        ([evaluate, str(fit), str(path), "--baseline"], "is a linear model itself"),
+    ):
+        assert problem in invoke(words[0], words[1:]).output
 
 
 def test_a_product_with_the_hessian_is_one_exchange():

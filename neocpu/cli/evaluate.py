@@ -57,8 +57,8 @@ def evaluate(
 ) -> None:
     """Measure a model on labelled data.
 
-    MODEL: a run's folder or a checkpoint. DATA: raw logs or converted .h5 datasets. Any number of
-    ranks, whatever the run had; the metrics are the same.
+    MODEL: the folder of a run or a fit, or a checkpoint. DATA: raw logs or converted .h5 datasets.
+    Any number of ranks, whatever the run had; the metrics are the same.
     """
     data = tuple(map(log_path, data))
     launch.start()
@@ -96,6 +96,7 @@ def measure(
 
     groups : the column to group by and the ks, as of `column_grouping`.
     """
+    from neocpu.serve.scoring.fits import open_fit
     from neocpu.serve.scoring.groups import column_grouping
     from neocpu.serve.scoring.keys import key_columns
     from neocpu.serve.scoring.values import open_values
@@ -104,11 +105,15 @@ def measure(
     from neocpu.train.run.scoring import restore, train_data
     from neocpu.train.run.verdict import of_baseline
 
+    column, at = groups
+    if fit := open_fit(model, overrides, comm):
+        if baseline:
+            raise click.UsageError(f"--baseline: {model} is a linear model itself")
+        return {"": fit.metrics_of(data, column, at, tell)}, None
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)
     overrides = (*overrides, *values.vocabulary_override)
     world, loader = restore(checkpoint, comm, data, overrides=overrides, tell=tell)
-    column, at = groups
     raw = partial(key_columns, data, [column], values)
     grouping = column_grouping(world.config.eval, column, at, loader.dataset, raw)
     scores = evaluation.score(world, loader.batches(0, 0))

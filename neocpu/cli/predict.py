@@ -114,10 +114,10 @@ def predict(
 ) -> None:
     """Write the predictions of a model for every row, in order.
 
-    MODEL: a run's folder or a checkpoint. DATA: raw logs, with or without labels, or converted .h5
-    files. OUT has the columns row (from 0, over all DATA files) and prediction (click probability;
-    for mse the number itself). With data.on_error=skip a row that cannot be read has no prediction,
-    and the column reason says why.
+    MODEL: the folder of a run or a fit, or a checkpoint. DATA: raw logs, with or without labels, or
+    converted .h5 files. OUT has the columns row (from 0, over all DATA files) and prediction (click
+    probability; for mse the number itself). With data.on_error=skip a row that cannot be read has
+    no prediction, and the column reason says why.
 
     With --top-k, OUT has the K best items of each user: the user, rank (from 1), the item,
     prediction. A pair has the user's last row in DATA and the item's row; a column of both is the
@@ -145,28 +145,30 @@ def score(
     comm: "Comm",
 ) -> None:
     """Write the predictions for all rows. Collective."""
+    from neocpu.serve.scoring.fits import open_fit
     from neocpu.serve.scoring.keys import key_columns
-    from neocpu.serve.scoring.ranks import score_rows
+    from neocpu.serve.scoring.ranks import BlockScorer, RunScorer, score_rows
     from neocpu.serve.scoring.rows import file_rows
     from neocpu.serve.scoring.score_file import ScoreFile
     from neocpu.serve.scoring.values import open_values
     from neocpu.train.checkpoint.best import checkpoint_of
     from neocpu.train.watch.results import silent
 
-    checkpoint = checkpoint_of(model, comm)
-    values = open_values(checkpoint, overrides)
+    tell = partial(click.echo, err=True) if comm.rank == 0 else silent
+    scorer: BlockScorer
+    if fit := open_fit(model, overrides, comm):
+        if rows.head:
+            raise click.UsageError(f"--head {rows.head}: a fit has one label")
+        scorer, values = fit, fit.values
+    else:
+        values = open_values(checkpoint_of(model, comm), overrides)
+        of_run = [*overrides, *values.vocabulary_override]
+        scorer = RunScorer(values, comm, overrides=of_run, head=rows.head, tell=tell)
     columns = None
     # Only the rank that writes needs them.
     if rows.keys and comm.rank == 0:
         columns = key_columns(data, rows.keys, values, rows.unlabelled)
-    blocks = score_rows(
-        values,
-        comm,
-        file_rows(data, values, rows.unlabelled),
-        overrides=[*overrides, *values.vocabulary_override],
-        head=rows.head,
-        tell=partial(click.echo, err=True) if comm.rank == 0 else silent,
-    )
+    blocks = score_rows(scorer, comm, file_rows(data, values, rows.unlabelled), tell)
     if comm.rank == 0:
         _write(blocks, ScoreFile(out, columns, values.config.data.on_error == "skip"))
     else:
@@ -199,16 +201,19 @@ def recommend(
     comm: "Comm",
 ) -> None:
     """Write the best items of each user. Collective."""
+    from neocpu.serve.scoring.fits import FitScorer, open_fit
     from neocpu.serve.scoring.model import Model
     from neocpu.serve.scoring.recommend import pairs_of, write_best
     from neocpu.serve.scoring.scorer import LocalScorer
     from neocpu.train.checkpoint.best import checkpoint_of
 
-    opened = Model(checkpoint_of(model, comm), overrides)
-    scorer = LocalScorer(opened.path, opened.config, opened.values, comm)
+    scorer: FitScorer | LocalScorer | None = open_fit(model, overrides, comm)
+    if scorer is None:
+        opened = Model(checkpoint_of(model, comm), overrides)
+        scorer = LocalScorer(opened.path, opened.config, opened.values, comm)
     exclude = log_path(best.exclude) if best.exclude else None
     keys = (best.group, best.item)
-    pairs = pairs_of(scorer.frame, data, log_path(best.items), exclude, keys)
+    pairs = pairs_of(scorer.logs.frame, data, log_path(best.items), exclude, keys)
     frame = scorer.recommend(pairs, best.top_k)
     if comm.rank == 0:
         write_best(frame, out)

@@ -116,7 +116,7 @@ class Model(TrainedModel):
         from neocpu.serve.scoring.recommend import pairs_of
 
         scorer = self._loaded
-        pairs = pairs_of(scorer.frame, users, items, exclude, (user, item))
+        pairs = pairs_of(scorer.logs.frame, users, items, exclude, (user, item))
         return scorer.recommend(pairs, k)
 
     def close(self) -> None:

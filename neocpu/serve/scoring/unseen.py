@@ -6,16 +6,18 @@ than in the train data.
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.core.errors import listed
-from neocpu.core.types import Ints
+from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import Loader
 from neocpu.serve.scoring.values import ValueMap
-from neocpu.tables.specs.specs import BatchKey, bags
+from neocpu.tables.specs.specs import bags
 from neocpu.train.checkpoint.reading import CheckpointFile
 
 LOOKED_AT = 4096  # rows, of the first that are scored
@@ -25,29 +27,33 @@ SHOWN = 5  # features in a message
 
 
 class UnseenValues:
-    """Counts values of features that a model never saw, in the first rows that it scores."""
+    """Counts values of features that a model never saw, in the first rows that it scores.
 
-    def __init__(self, values: ValueMap) -> None:
+    features : that are looked at. is_seen : which codes of a feature training saw, bool[n].
+    """
+
+    def __init__(self, values: ValueMap, features: Sequence[str]) -> None:
         self._values = values
+        self._features = features
         self._rows = 0
         self._unseen: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
 
-    def add(self, loader: Loader, dataset: Dataset) -> None:
-        """Count the values of samples; loader : of the model, its data do not matter."""
+    def add(self, dataset: Dataset, is_seen: Callable[[str, Elements], NDArray[np.bool_]]) -> None:
+        """Count the values of samples."""
         rows = min(dataset.rows, LOOKED_AT - self._rows)
         if rows <= 0:
             return
         self._rows += rows
-        for bag in self._bags:
-            column = dataset.take(np.arange(rows, dtype=np.int64), [bag.feature])
-            codes = column.features[bag.feature].codes.reshape(-1)
-            field = self._values.field(bag.feature)
+        for name in self._features:
+            column = dataset.take(np.arange(rows, dtype=np.int64), [name])
+            codes = column.features[name].codes.reshape(-1)
+            field = self._values.field(name)
             if field is not None:
                 codes = codes[codes != field.missing]
-            seen = int(np.count_nonzero(self._is_seen(bag, loader.rows_of(bag, codes))))
-            self._seen[bag.feature] += seen
-            self._unseen[bag.feature] += codes.size - seen
+            seen = int(np.count_nonzero(is_seen(name, codes)))
+            self._seen[name] += seen
+            self._unseen[name] += codes.size - seen
 
     def message(self) -> str:
         """What is to be said of features with many unseen values, each once; "": nothing."""
@@ -68,17 +74,29 @@ class UnseenValues:
             "data?"
         )
 
-    @cached_property
-    def _bags(self) -> list[BatchKey]:
-        """One key of each feature whose rows are those of its table."""
-        keys = {bag.feature: bag for bag in bags(self._values.config.tables) if not bag.row_map}
-        return list(keys.values())
 
-    def _is_seen(self, bag: BatchKey, rows: Ints) -> np.ndarray:
-        """Which rows stand for values that training saw."""
+class LearntRows:
+    """Which rows of a checkpoint's tables did training update?
+
+    Attribute: features, of which each row is a value's.
+    """
+
+    def __init__(self, values: ValueMap) -> None:
+        self._values = values
+        # one key of each feature whose rows are those of its table
+        self._bags = {bag.feature: bag for bag in bags(values.config.tables) if not bag.row_map}
+        self.features = list(self._bags)
+
+    def seen(self, loader: Loader) -> Callable[[str, Elements], NDArray[np.bool_]]:
+        """Which codes of a feature stand for values that training saw; loader : of the model, its
+        data do not matter.
+        """
+        return lambda name, codes: self._is_seen(name, loader.rows_of(self._bags[name], codes))
+
+    def _is_seen(self, name: str, rows: Ints) -> NDArray[np.bool_]:
         if self._values.config.data.rows_by == "vocabulary":
             return rows > 0
-        learnt = self._learnt[self._values.config.tables[bag.table].name]
+        learnt = self._learnt[self._values.config.tables[self._bags[name].table].name]
         if not learnt.size:
             return np.zeros(rows.size, bool)
         return learnt[np.minimum(np.searchsorted(learnt, rows), learnt.size - 1)] == rows
@@ -87,5 +105,5 @@ class UnseenValues:
     def _learnt(self) -> dict[str, Ints]:
         """Rows of each table that training updated, ascending."""
         with CheckpointFile(self._values.path) as file:
-            names = {self._values.config.tables[bag.table].name for bag in self._bags}
+            names = {self._values.config.tables[bag.table].name for bag in self._bags.values()}
             return {name: np.array(file.rows(file.number(f"tables/{name}"))) for name in names}

@@ -71,6 +71,21 @@ class DesignColumns:
         """How many columns there are, the constant among them."""
         return self.sparse + self.mean.size + 1
 
+    def check(self, data: Dataset) -> None:
+        """Raise DataError for data that lack a feature, or have other dense columns."""
+        where = ", ".join(str(path) for path in data.paths)
+        lacking = [name for name in self.features if name not in data.features]
+        if lacking:
+            raise DataError(
+                f"{where}: no feature {lacking[0]!r}, which the fit has; its features are "
+                f"{', '.join(data.features) or 'none'}"
+            )
+        if self.mean.size != len(data.dense_columns):
+            raise DataError(
+                f"{where}: {len(data.dense_columns)} dense columns "
+                f"({', '.join(data.dense_columns) or 'none'}), but the fit has {self.mean.size}"
+            )
+
     def matrix(self, samples: Samples, source: str = "") -> tuple[SparseLines, F64]:
         """Rows of samples: sparse columns, and dense ones f64[n, m]. Raises DataError."""
         count = samples.labels.size

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError
-from neocpu.core.types import Ints, JsonObject
+from neocpu.core.types import Elements, Ints, JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.kernels.twins.numbers.elementary import sigmoid
 from neocpu.tables.hdf5.door import File, Kind
 from neocpu.tables.hdf5.draft import Draft
-from neocpu.train.fit.columns import DesignColumns, LabelMap
+from neocpu.train.fit.columns import DesignColumns, LabelMap, hashed
 from neocpu.train.fit.design import F64, DesignMatrix
 from neocpu.train.fit.keys import FitKeys
 from neocpu.train.fit.linear import FitModel, LinearScores
@@ -83,6 +83,15 @@ class FittedModel:
             rows, dense, np.empty(samples.size), self.columns.sparse, ends, samples.size
         )
         return self.model.scores(design, self.weights)
+
+    def is_seen(self, feature: str, codes: Elements) -> NDArray[np.bool_]:
+        """Which codes of a feature have weights that training moved, bool[n]."""
+        columns = self.columns
+        if feature in columns.codes:
+            return np.isin(codes, columns.codes[feature])
+        places = hashed(feature, codes, columns.seed, columns.hashed)
+        weights = self.weights.reshape(columns.width, -1)
+        return np.asarray(weights[columns.sparse - columns.hashed + places].any(axis=1))
 
     def predict(
         self, data: Dataset, first: int = 0, last: int | None = None

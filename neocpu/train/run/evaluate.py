@@ -118,11 +118,11 @@ def metrics_of(
     }
     if grouping is None:
         return metrics
-    rankings = _rankings(world.comm, scores, grouping)
+    rankings = rankings_of(world.comm, scores, grouping)
     return {name: replace(each, ranking=rankings[name]) for name, each in metrics.items()}
 
 
-def _rankings(
+def rankings_of(
     comm: Comm, scores: Mapping[str, Scores], grouping: Grouping
 ) -> dict[str, dict[str, float | None]]:
     """Ranking metrics by head, computed by rank 0 from all samples. Collective."""

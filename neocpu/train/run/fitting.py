@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.core.errors import ConfigError, TrainingError
+from neocpu.core.errors import ConfigError, DataError, TrainingError
 from neocpu.core.floats import keep_subnormals
 from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
@@ -28,9 +28,10 @@ from neocpu.train.fit.fit import Fit, StepFacts, compile_kernels
 from neocpu.train.fit.fitted import FILE, FittedModel, SavedFit, load, save
 from neocpu.train.fit.keys import FitKeys
 from neocpu.train.fit.losses import LOSSES
+from neocpu.train.run.evaluate import Grouping, Scores, rankings_of
 from neocpu.train.run.folder import RunLock
 from neocpu.train.step.schedule import Stopped
-from neocpu.train.watch.metrics import compute, mean_of
+from neocpu.train.watch.metrics import Metrics, compute, mean_of
 from neocpu.train.watch.results import Tell, silent, write_json
 
 SUMMARY = "fit.json"
@@ -79,6 +80,7 @@ class FitRun:
         self.resume = resume
         self._tell = tell if comm.rank == 0 else silent
         self._steps: list[JsonObject] = []
+        self._data: JsonObject = {}
         self._saved = self._told = time.monotonic()
         self._begun = self._saved
 
@@ -102,6 +104,7 @@ class FitRun:
                 f"{fit.fitted.weights.size:,} parameters"
             )
             compile_kernels(self.keys, self.comm)
+            self._data = splits.description()
             self._solve(fit, stop)
             return self._finish(fit, splits)
 
@@ -153,8 +156,9 @@ class FitRun:
         notes = {
             "config": config.text,
             "source": config.source,
-            "overrides": list(config.overrides),
+            "overrides": [*config.overrides, *config.absolute],
             "folder": config.folder,
+            "data": self._data,
         }
         try:
             save(self.out / FILE, fit.fitted, fit.state, notes, done)
@@ -170,7 +174,7 @@ class FitRun:
         seconds = time.monotonic() - self._begun
         fitted = fit.fitted
         metrics = {
-            name: measured(fitted, splits.datasets[name], self.comm)
+            name: measured(fitted, splits.datasets[name], self.comm).to_dict()
             for name in MEASURED
             if splits.has(name)
         }
@@ -203,22 +207,37 @@ def step_line(line: JsonObject) -> str:
     )
 
 
-def measured(fitted: FittedModel, data: Dataset, comm: Comm) -> dict[str, float | None]:
-    """Metrics of a fitted model on data, by name. Collective: each rank predicts its share."""
+def measured(
+    fitted: FittedModel, data: Dataset, comm: Comm, grouping: Grouping | None = None
+) -> Metrics:
+    """Metrics of a fitted model on data. Collective: each rank predicts its share.
+
+    grouping : of samples that are ranked among one another, by their predictions.
+    """
+    fitted.columns.check(data)
+    if not data.labelled:
+        raise DataError(f"{data.paths[0]}: has no labels; `neocpu predict` scores it")
     first, last = (data.rows * (comm.rank + i) // comm.size for i in (0, 1))
+    samples = np.arange(first, last, dtype=np.int64)
     predictions = fitted.predict(data, first, last)
-    labels = data.take(np.arange(first, last, dtype=np.int64), ()).labels
+    labels = data.take(samples, ()).labels
     loss = fitted.keys.loss
     if loss == "squares":
-        return compute(predictions, labels, "mse", comm).to_dict()
-    if loss == "logistic":
-        clicks = fitted.labels.of(labels).astype(np.float32)
-        return compute(predictions, clicks, "bce", comm).to_dict()
-    if loss == "squared_hinge":
-        right = (predictions > 0) == (fitted.labels.of(labels) > 0)
+        metrics = compute(predictions, labels, "mse", comm)
+    elif loss == "softmax":
+        right = (predictions == labels).astype(np.float64)
+        metrics = Metrics(data.rows, accuracy=mean_of(right, comm))
     else:
-        right = predictions == labels
-    return {"samples": data.rows, "accuracy": mean_of(right.astype(np.float64), comm)}
+        labels = fitted.labels.of(labels).astype(np.float32)
+        if loss == "logistic":
+            metrics = compute(predictions, labels, "bce", comm)
+        else:
+            right = ((predictions > 0) == (labels > 0)).astype(np.float64)
+            metrics = Metrics(data.rows, accuracy=mean_of(right, comm))
+    if grouping is None:
+        return metrics
+    scores = {"": Scores(predictions, labels, samples)}
+    return replace(metrics, ranking=rankings_of(comm, scores, grouping)[""])
 
 
 def drafted(

@@ -72,8 +72,8 @@ def of_baseline(config: Config, train: Dataset, data: Dataset, comm: Comm) -> Js
     keys = named(FitKeys(l2=CHOSEN, tolerance=TOLERANCE, seed=config.training.seed), config)
     compile_kernels(keys, comm)
     model = fitted(train, features_of(config), keys, comm)
-    name = LOSSES[keys.loss].name
-    return {"model": name, "rows": model.samples, "metrics": measured(model, data, comm)}
+    metrics = measured(model, data, comm).to_dict()
+    return {"model": LOSSES[keys.loss].name, "rows": model.samples, "metrics": metrics}
 
 
 def baseline_of(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> JsonObject:

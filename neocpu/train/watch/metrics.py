@@ -55,8 +55,11 @@ class Metrics:
     def to_dict(self) -> dict[str, float | None]:
         """The metrics by name, JSON-able.
 
-        A classifier has no `mse`; a regression has `mse` and `calibration` only.
+        A classifier has no `mse`; a regression has `mse` and `calibration` only, one of classes
+        without probabilities `accuracy` only.
         """
+        if self.accuracy is not None and self.logloss is None:
+            return {"samples": self.samples, "accuracy": self.accuracy, **self.ranking}
         skipped = ("logloss", "ne", "auc", "accuracy") if self.mse is not None else ("mse",)
         skipped = (*skipped, "rate", "ranking")
         values = {name: value for name, value in asdict(self).items() if name not in skipped}

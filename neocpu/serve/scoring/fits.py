@@ -1,0 +1,125 @@
+"""How does a model of `neocpu fit` score logs? As a trained one: the same files and messages."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.core.floats import keep_subnormals
+from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.environment import check_kernels
+from neocpu.serve.scoring.logs import GivenLogs
+from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
+from neocpu.serve.scoring.rows import FaultCount
+from neocpu.serve.scoring.unseen import UnseenValues
+from neocpu.serve.scoring.values import ValueMap
+from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.config.config import loads
+from neocpu.train.fit.fitted import BLOCK, FILE, load
+from neocpu.train.run.fitting import measured
+from neocpu.train.state.stored_schema import with_schema
+from neocpu.train.watch.metrics import Metrics
+from neocpu.train.watch.results import Tell, silent
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class FitScorer:
+    """A model of `neocpu fit`, as its folder, or fit.h5, has it.
+
+    overrides : of keys of the config that reads its logs, `key=value` texts. comm : of ranks that
+    share what they score; None: this process alone.
+
+    Attributes: path, of the file; fitted, the `FittedModel` with its weights and columns; values,
+    how its logs are read.
+
+    Raises CheckpointError for a file that is missing or damaged.
+    """
+
+    def __init__(
+        self, path: str | Path, overrides: Sequence[str] = (), comm: Comm | None = None
+    ) -> None:
+        keep_subnormals()
+        check_kernels()
+        path = Path(path)
+        self.path = path / FILE if path.is_dir() else path
+        saved = load(self.path)
+        notes = saved.notes
+        self.fitted = saved.fitted
+        described = notes.get("data", {})
+        texts = [*notes["overrides"], *overrides]
+        source = f"{self.path} (config)"
+        config = loads(notes["config"], source, texts, notes["folder"], begun=True)
+        self.values = ValueMap(self.path, with_schema(config, described, overrides), described)
+        self.unseen = UnseenValues(self.values, self.fitted.columns.features)
+        self._comm = comm or SingleComm()
+        self.logs = GivenLogs(self.values, self._comm)
+
+    def predictions(self, dataset: Dataset) -> NDArray[np.float32]:
+        """Predictions f32[n] of samples, in order, on all ranks. Collective."""
+        self.fitted.columns.check(dataset)
+        comm = self._comm
+        self.unseen.add(dataset, self.fitted.is_seen)
+        ends = [dataset.rows * rank // comm.size for rank in range(comm.size + 1)]
+        own = self.fitted.predict(dataset, ends[comm.rank], ends[comm.rank + 1])
+        whole = np.empty(dataset.rows, np.float32)
+        comm.allgatherv(own, whole, np.diff(ends))
+        return whole
+
+    def predict(self, data: object) -> NDArray[np.float32]:
+        """Predictions f32[n] in the order of the rows: of clicks their probability, of classes the
+        label of the likeliest one, of `squares` and `squared_hinge` the score.
+
+        data, errors, and rows that cannot be read: as of `Model.predict`.
+        """
+        faults = FaultCount()
+        scores = [np.empty(0, np.float32)]
+        for block in self.logs.rows(data):
+            faults.add(block.faults)
+            scores.append(block.scores(self.predictions(block.dataset)))
+        for text in (str(faults), self.unseen.message()):
+            if text:
+                warnings.warn(text, stacklevel=2)
+        return np.concatenate(scores)
+
+    def evaluate(
+        self, data: object, group: str = "", at: Sequence[int] = ()
+    ) -> dict[str, float | None]:
+        """Metrics on labelled data, by name; arguments as of `Model.evaluate`."""
+        return self.metrics_of(data, group, at).to_dict()
+
+    def metrics_of(
+        self, data: object, group: str, at: Sequence[int], tell: Tell = silent
+    ) -> Metrics:
+        """Metrics as of `evaluate`; tell : is given lines of conversions. Collective."""
+        logs = GivenLogs(self.values, self._comm, tell)
+        dataset = logs.labelled(data)
+        grouping = logs.grouping(data, dataset, group, at)
+        return measured(self.fitted, dataset, self._comm, grouping)
+
+    def recommend(self, pairs: Pairs, k: int) -> "pl.DataFrame":
+        """The k best items of each user, as `BestItems.frame` gives them."""
+        best = BestItems(pairs, k)
+        dataset = PairDataset(self.values.schema, pairs)
+        for first in range(0, dataset.rows, BLOCK):
+            best.take(self.fitted.predict(dataset, first, min(first + BLOCK, dataset.rows)))
+        return best.frame()
+
+
+def open_fit(path: Path, overrides: Sequence[str], comm: Comm) -> FitScorer | None:
+    """The fit that a path names; None: it names a run, or a checkpoint. Collective."""
+    found = comm.on_first_rank(lambda: str(fit_file(path) or "").encode()).decode()
+    return FitScorer(found, overrides, comm) if found else None
+
+
+def fit_file(path: Path) -> Path | None:
+    """The file of a fit: of a folder without a run, or this one by its name; None: no fit."""
+    path = Path(path)
+    if path.is_dir():
+        return path / FILE if (path / FILE).is_file() and not checkpoints(path) else None
+    return path if path.name == FILE else None
