@@ -20,9 +20,8 @@ from benchmarks import ours
 from benchmarks.shapes import KAGGLE, MLPERF, Model, clicks
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer, DenseRule
-from neocpu.tables.specs.muon import MuonKeys
+from neocpu.tables.specs.directions import MuonKeys, ShampooKeys, blocks_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.shampoo import ShampooKeys, blocks_of
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.step.muon import Muon
 from neocpu.train.step.shampoo import Shampoo

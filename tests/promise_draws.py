@@ -43,9 +43,8 @@ from neocpu.tables.kinds.md import MdKeys
 from neocpu.tables.kinds.qr import QrKeys
 from neocpu.tables.kinds.tt import TtKeys
 from neocpu.tables.kinds.unified import UnifiedKeys
-from neocpu.tables.specs.muon import MuonKeys
+from neocpu.tables.specs.directions import MuonKeys, ShampooKeys
 from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL, Schedule, SparseOptimizer
-from neocpu.tables.specs.shampoo import ShampooKeys
 from neocpu.tables.specs.specs import TableKeys
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.config import config as configs

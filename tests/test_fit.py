@@ -19,7 +19,7 @@ from neocpu.kernels.records import SparseLines
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.serve.scoring.fits import FitScorer, open_fit
-from neocpu.train.checkpoint.best import best_or_last
+from neocpu.train.checkpoint.folder import best_or_last
 from neocpu.train.fit.design import DesignMatrix, Leaves
 from neocpu.train.fit.fitted import load
 from neocpu.train.fit.keys import METHODS, FitKeys

@@ -17,7 +17,7 @@ from neocpu.tables.embedding.hot_sketch import HotSketch, SketchSizes
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.hot_rows import HotRows
+from neocpu.train.step.dynamic_kinds import HotRows
 
 SLOTS = 4
 

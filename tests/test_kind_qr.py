@@ -7,7 +7,7 @@ import pytest
 
 from neocpu.core.errors import ConfigError
 from neocpu.tables.embedding.mapped_rows import physical_rows
-from neocpu.tables.kinds.digits import balanced, coprime, pair_of
+from neocpu.tables.kinds.qr import balanced, coprime, pair_of
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.advice.kinds import kind_lines
 from neocpu.train.config import config as configs

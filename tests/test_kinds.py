@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from neocpu.core.errors import ConfigError
 from neocpu.kernels.rows import row_maps as kernels
 from neocpu.kernels.twins.rows import row_maps as reference
-from neocpu.tables.specs.row_maps import RULES, RowMap
+from neocpu.tables.specs.specs import MAP_RULES, RowMap
 from neocpu.train.config import config as configs
 
 
 @given(
-    rule=st.integers(0, len(RULES) - 1),
+    rule=st.integers(0, len(MAP_RULES) - 1),
     rows=st.lists(st.integers(-1, 2**62), max_size=20),
     divisor=st.integers(1, 2**40),
     modulus=st.integers(1, 2**40),
@@ -70,4 +70,4 @@ def test_configs_without_kinds_have_nothing_to_compose():
 
 
 def test_a_row_map_knows_its_rule():
-    assert [RowMap(rule, 5).number for rule in RULES] == [0, 1, 2, 3]
+    assert [RowMap(rule, 5).number for rule in MAP_RULES] == [0, 1, 2, 3]

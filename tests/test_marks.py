@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.parallel.sharding.plan import Shard
-from neocpu.tables.embedding.marks import PAGE, marked, pages_of
+from neocpu.tables.embedding.changes import PAGE, marked, pages_of
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec

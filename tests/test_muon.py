@@ -18,7 +18,7 @@ from neocpu.kernels.twins.dense import muon as twin
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.embedding.dense_optimizer import DenseRule
-from neocpu.tables.specs.muon import MuonKeys, matrices_of
+from neocpu.tables.specs.directions import MuonKeys, matrices_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.muon import Muon

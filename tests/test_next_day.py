@@ -16,8 +16,7 @@ from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.train.checkpoint.best import best_or_last
-from neocpu.train.checkpoint.folder import read_note
+from neocpu.train.checkpoint.folder import best_or_last, read_note
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config import config as configs
 from neocpu.train.run.online import OnlineTrainer

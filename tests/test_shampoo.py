@@ -30,9 +30,8 @@ from neocpu.plan.cost.work import DenseWork
 from neocpu.plan.machines.machine import ComputePeak, LinkPeak, Machine
 from neocpu.serve.scoring.inspect import TrainedModel
 from neocpu.tables.embedding.dense_optimizer import DenseRule
+from neocpu.tables.specs.directions import ShampooKeys, blocks_of, factor_bytes, merged, owners
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.parameter_blocks import merged, owners
-from neocpu.tables.specs.shampoo import ShampooKeys, blocks_of, factor_bytes
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.shampoo import Shampoo

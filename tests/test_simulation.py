@@ -27,7 +27,7 @@ from neocpu.plan.simulation.planners import placed_with
 from neocpu.plan.simulation.scenario import Scenario, placed_by, simulate
 from neocpu.plan.simulation.trace import trace_text, traced_ranks
 from neocpu.plan.simulation.what_if import changes
-from neocpu.tables.specs.shampoo import ShampooKeys
+from neocpu.tables.specs.directions import ShampooKeys
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before.machine_plans import question_of
 from neocpu.train.before.scenario import Course, LogFacts, scenario_of

@@ -12,8 +12,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.before.datasets import open_paths, open_splits
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import load, loads
-from neocpu.train.state.identity import refuse_other_data
-from neocpu.train.state.stored_schema import with_numbers, with_schema
+from neocpu.train.state.identity import refuse_other_data, with_numbers, with_schema
 
 CONFIG = """
 [data]

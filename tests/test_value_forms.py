@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import neocpu
 from neocpu.cli import cli
 from neocpu.core.errors import DataError
+from neocpu.ingest.formats.fields import joined
 from neocpu.ingest.formats.frames import as_frame, parse_frame
-from neocpu.ingest.formats.parsed import joined
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import open_source
 from neocpu.ingest.formats.table import table_schema

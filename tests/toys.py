@@ -231,7 +231,7 @@ from neocpu.tables.specs.compositions import (
     LogicalTable,
     terms_of,
 )
-from neocpu.tables.specs.row_maps import RowMap
+from neocpu.tables.specs.specs import RowMap
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from lesson import COLORS, np, plt, show
 
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer, DenseRule
+from neocpu.tables.specs.directions import ShampooKeys
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.shampoo import ShampooKeys
 from neocpu.train.step.shampoo import Shampoo
 
 # %%

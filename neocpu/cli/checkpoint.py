@@ -144,7 +144,7 @@ def copy(source: Path, place: str) -> None:
     """
     from neocpu.core.errors import CheckpointError
     from neocpu.ingest.formats.files.remote import printed
-    from neocpu.train.checkpoint.best import best_or_last
+    from neocpu.train.checkpoint.folder import best_or_last
     from neocpu.train.checkpoint.places import open_place
     from neocpu.train.checkpoint.reading import CheckpointFile
 

@@ -100,7 +100,7 @@ def measure(
     from neocpu.serve.scoring.groups import column_grouping
     from neocpu.serve.scoring.keys import key_columns
     from neocpu.serve.scoring.values import open_values
-    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.folder import checkpoint_of
     from neocpu.train.run import evaluate as evaluation
     from neocpu.train.run.scoring import restore, train_data
     from neocpu.train.run.verdict import of_baseline

@@ -67,7 +67,7 @@ def export(
     from neocpu.serve.exports.scorer import export_scorer
     from neocpu.serve.state_dicts.exported import export_state_dict
     from neocpu.train.before.preflight import human
-    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.folder import checkpoint_of
     from neocpu.train.checkpoint.reading import CheckpointFile
 
     check_target(target, force, [checkpoint, *([vocabulary] if vocabulary else [])])

@@ -53,7 +53,7 @@ def importance(
     from neocpu.serve.report.runs import IMPORTANCES
     from neocpu.serve.scoring.model import Model
     from neocpu.serve.scoring.scorer import LocalScorer
-    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.folder import checkpoint_of
     from neocpu.train.watch.results import write_json
 
     opened = Model(checkpoint_of(model, comm), overrides)

@@ -151,7 +151,7 @@ def score(
     from neocpu.serve.scoring.rows import file_rows
     from neocpu.serve.scoring.score_file import ScoreFile
     from neocpu.serve.scoring.values import open_values
-    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.folder import checkpoint_of
     from neocpu.train.watch.results import silent
 
     tell = partial(click.echo, err=True) if comm.rank == 0 else silent
@@ -205,7 +205,7 @@ def recommend(
     from neocpu.serve.scoring.model import Model
     from neocpu.serve.scoring.recommend import pairs_of, write_best
     from neocpu.serve.scoring.scorer import LocalScorer
-    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.folder import checkpoint_of
 
     scorer: FitScorer | LocalScorer | None = open_fit(model, overrides, comm)
     if scorer is None:

@@ -10,7 +10,7 @@ import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
@@ -243,6 +243,12 @@ class Reader:
             if not least <= value <= most:
                 size = "small" if value < least else "large"
                 raise self.wrong(key, f"{value} is too {size}; allowed: {least} to {most}")
+
+
+def changed(record: Any) -> dict[str, object]:
+    """The keys of a record that are not at their defaults."""
+    defaults = asdict(type(record)())
+    return {key: value for key, value in asdict(record).items() if value != defaults[key]}
 
 
 def toml_text(value: object) -> str:

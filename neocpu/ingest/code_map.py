@@ -17,8 +17,7 @@ from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.settings import ROWS_BY
 from neocpu.kernels.logs.hashing import hash_rows
 from neocpu.kernels.twins.numbers.philox import feature_key
-from neocpu.tables.specs.row_maps import RowMap
-from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
+from neocpu.tables.specs.specs import BatchKey, RowMap, TableSpec, bags
 
 if TYPE_CHECKING:
     from neocpu.ingest.dataset.vocabulary import Codes, Vocabulary

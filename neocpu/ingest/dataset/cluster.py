@@ -15,7 +15,7 @@ from neocpu.core.errors import ConfigError
 from neocpu.core.types import Elements
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn, take_bags
-from neocpu.ingest.formats.parsed import Parsed, joined
+from neocpu.ingest.formats.fields import Parsed, joined
 
 
 class ClusteringWriter:

@@ -31,9 +31,8 @@ from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import criteo_schema
-from neocpu.ingest.formats.fields import Fault
+from neocpu.ingest.formats.fields import Fault, Parsed
 from neocpu.ingest.formats.files.folders import all_files
-from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import TRANSFORMS, Schema
 from neocpu.ingest.formats.sources import open_source
 from neocpu.ingest.formats.table import table_schema

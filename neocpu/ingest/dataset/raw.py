@@ -21,7 +21,7 @@ from neocpu.ingest.dataset.convert import Faults, feature_columns
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.file import Samples
 from neocpu.ingest.dataset_layout import take_bags
-from neocpu.ingest.formats.parsed import Parsed, joined
+from neocpu.ingest.formats.fields import Parsed, joined
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import RowBlock, Source, open_source
 

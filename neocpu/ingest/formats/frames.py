@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.field_values import FieldKind
-from neocpu.ingest.formats.fields import I32, Fields, Items
+from neocpu.ingest.formats.fields import I32, Fields, Items, Parsed, joined
 from neocpu.ingest.formats.mixed_types import series_of_several_types
-from neocpu.ingest.formats.parsed import Parsed, joined
 from neocpu.ingest.formats.schema import TIME_KINDS, Schema
 from neocpu.ingest.formats.text import TextParser
 from neocpu.tables.hdf5.walk import one_line

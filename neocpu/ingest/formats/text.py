@@ -28,13 +28,13 @@ from neocpu.ingest.formats.fields import (
     Fault,
     Fields,
     Items,
+    Parsed,
     equal_to,
     join_weights,
     shown,
     split_items,
     split_text,
 )
-from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import TIME_KINDS, CategoryField, DenseField, LabelField, Schema
 from neocpu.ingest.formats.times import time_codes
 from neocpu.ingest.formats.vectors import Vectors

@@ -1,5 +1,5 @@
 """Which row of a physical table stands for a row of a logical one? See
-`tables/specs/row_maps.py`.
+`tables/specs/specs.py`.
 """
 
 import numpy as np
@@ -7,7 +7,7 @@ import numpy as np
 from neocpu.kernels.compile.jit import inlined, kernel
 from neocpu.kernels.numbers.philox import splitmix64
 
-# In the order of `RULES` (`tables/specs/row_maps.py`); its last, "row", leaves rows as they are.
+# In the order of `RULES` (`tables/specs/specs.py`); its last, "row", leaves rows as they are.
 DIGIT, SALTED, RANGE = range(3)
 EXACT = 2**52  # rows up to here have quotients in fp64 that are off by one at most
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from neocpu.core.errors import PlanError
 from neocpu.core.records import choose, matched
-from neocpu.parallel.sharding.cover import check_cover
-from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, RankLayout, Shard
+from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, RankLayout, Shard, check_cover
 from neocpu.tables.specs.specs import TableSpec
 
 AUTO = "auto"

@@ -24,7 +24,9 @@ from typing import Literal
 
 import numpy as np
 
+from neocpu.core.errors import PlanError
 from neocpu.core.types import Ints
+from neocpu.tables.specs.specs import TableSpec
 
 COLUMN_STEP = 4  # a Philox block is four columns, and a quarter of the shortest vector
 
@@ -185,3 +187,35 @@ def grid_shard(table: int, rows: int, dim: int, layout: RankLayout, home: int) -
     """Columns cut over the nodes; the rows of each column block cut over the ranks of its node."""
     blocks = zip(column_blocks(dim, len(layout.nodes)), layout.nodes)
     return [shard for cols, node in blocks for shard in _cut_rows(table, rows, cols, node)]
+
+
+def check_cover(spec: TableSpec, shards: Sequence[Shard]) -> None:
+    """Raise PlanError naming cells that are in no rectangle, or in several."""
+    # cells between neighbouring cuts are one
+    cuts = [
+        sorted({0, end, *(edge for s in shards for edge in getattr(s, axis))})
+        for axis, end in (("rows", spec.rows), ("cols", spec.dim))
+    ]
+    count = np.zeros([len(c) - 1 for c in cuts], np.int64)
+    for shard in shards:
+        box = tuple(
+            slice(*np.searchsorted(c, edges)) for c, edges in zip(cuts, (shard.rows, shard.cols))
+        )
+        count[box] += 1
+    wrong = np.argwhere(count != 1)
+    if not wrong.size:
+        return
+    i, j = wrong[0]
+    rows = (cuts[0][i], cuts[0][i + 1])
+    cols = (cuts[1][j], cuts[1][j + 1])
+    where = f"table {spec.name!r}: rows [{rows[0]}, {rows[1]}), columns [{cols[0]}, {cols[1]})"
+    ranks = [
+        s.rank
+        for s in shards
+        if s.rows[0] <= rows[0] < s.rows[1] and s.cols[0] <= cols[0] < s.cols[1]
+    ]
+    raise PlanError(
+        f"{where} are on no rank"
+        if not ranks
+        else f"{where} are held more than once, by ranks {ranks}"
+    )

@@ -22,7 +22,7 @@ from neocpu.parallel.sharding.pins import PinnedRanks
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import SCHEMES
 from neocpu.plan.cost.row_curves import RowCurve, touched
-from neocpu.tables.specs.parameter_blocks import DirectionWork
+from neocpu.tables.specs.directions import DirectionWork
 from neocpu.tables.specs.specs import TableSpec
 
 Floats = NDArray[np.float64]

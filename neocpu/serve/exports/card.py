@@ -30,8 +30,7 @@ from neocpu.ingest.formats.schema import TRANSFORMS, CategoryField, DenseField, 
 from neocpu.ingest.formats.table import table_schema
 from neocpu.kernels.twins.numbers.philox import INIT, feature_key, tensor_key
 from neocpu.serve.scoring.values import ValueMap, open_values
-from neocpu.tables.specs.row_maps import RowMap
-from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.tables.specs.specs import RowMap, TableSpec, bags
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 

@@ -4,7 +4,7 @@ from neocpu.core.errors import NeocpuError
 from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.serve.report.runs import Run
-from neocpu.train.checkpoint.best import checkpoint_of
+from neocpu.train.checkpoint.folder import checkpoint_of
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.run.verdict import baseline_of
 from neocpu.train.watch.results import silent

@@ -21,7 +21,7 @@ from neocpu.train.checkpoint.folder import checkpoints
 from neocpu.train.config.config import loads
 from neocpu.train.fit.fitted import BLOCK, FILE, load
 from neocpu.train.run.fitting import measured
-from neocpu.train.state.stored_schema import with_schema
+from neocpu.train.state.identity import with_schema
 from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import Tell, silent
 

@@ -7,9 +7,8 @@ from typing import TypeGuard
 import polars as pl
 
 from neocpu.core.errors import DataError
-from neocpu.ingest.formats.fields import Fault
+from neocpu.ingest.formats.fields import Fault, Parsed
 from neocpu.ingest.formats.frames import parse_frame
-from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import Schema
 
 SHOWN = 10  # faults in a message

@@ -20,7 +20,7 @@ from neocpu.serve.scoring.inspect import TrainedModel
 from neocpu.serve.scoring.tables import ComposedValueTable, ValueRows, ValueTable
 from neocpu.serve.scoring.values import open_values
 from neocpu.tables.specs.specs import TableSpec
-from neocpu.train.checkpoint.best import checkpoint_of
+from neocpu.train.checkpoint.folder import checkpoint_of
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.model.composition_layout import CompositionLayout
 

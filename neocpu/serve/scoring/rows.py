@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.fields import Parsed
 from neocpu.ingest.formats.files.folders import all_files
 from neocpu.ingest.formats.files.kinds import kind_of
-from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import open_source
 from neocpu.serve.scoring.frames import described, fault_text

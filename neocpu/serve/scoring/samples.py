@@ -11,7 +11,7 @@ from neocpu.ingest.dataset.columns import starts_to_indices
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.file import Samples
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
-from neocpu.ingest.formats.parsed import Parsed
+from neocpu.ingest.formats.fields import Parsed
 from neocpu.ingest.formats.schema import Schema
 
 

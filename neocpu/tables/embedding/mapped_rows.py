@@ -7,7 +7,7 @@ import numpy as np
 
 from neocpu.core.types import Floats, Ints
 from neocpu.kernels.rows.row_maps import map_rows, sign_weights
-from neocpu.tables.specs.row_maps import RowMap
+from neocpu.tables.specs.specs import RowMap
 
 
 def physical_rows(row_map: RowMap, logical_rows: Ints, out: Ints) -> None:

@@ -20,9 +20,8 @@ from neocpu.kernels.numbers.philox import uniform_rows
 from neocpu.kernels.records import InitialValues, Segments, ShardPlaces
 from neocpu.kernels.rows import touch
 from neocpu.kernels.twins.numbers.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
-from neocpu.tables.embedding.changes import Changes
+from neocpu.tables.embedding.changes import PAGE, Changes, marked, pages_of
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
-from neocpu.tables.embedding.marks import PAGE, marked, pages_of
 from neocpu.tables.embedding.rows import RowStore, runs
 from neocpu.tables.embedding.sorting import Scratch, cut
 from neocpu.tables.specs.optimizers import SparseOptimizer

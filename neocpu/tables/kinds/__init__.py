@@ -1,7 +1,7 @@
 """What is a table kind? A way to keep the rows of one logical table in ordinary physical ones.
 
 A kind says, in one file: its keys in the config, which physical tables there are and how their
-rows start, which row of each stands for a row of the logical table (`tables/specs/row_maps.py`),
+rows start, which row of each stands for a row of the logical table (`tables/specs/specs.py`),
 and which operation makes the logical row of the physical ones (`train/model/operations/`, with its
 adjoint). Everything else sees ordinary tables. Nothing here needs Numba or MPI.
 

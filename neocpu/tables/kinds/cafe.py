@@ -7,7 +7,7 @@
 Every lookup adds its importance (how much it moves its row) to the score of its id in the sketch.
 Every so many steps ids whose score has reached the threshold get a row of their own, which begins
 as the shared one that they had, optimizer state included; ids whose score has decayed lose theirs.
-Between two such decisions nothing moves. `train/step/hot_rows.py` decides.
+Between two such decisions nothing moves. `train/step/dynamic_kinds.py` decides.
 
 Memory: 1 / compression of the rows. hash_share of it are shared rows; the rest are hot rows, each
 with a bucket of the sketch.
@@ -26,8 +26,7 @@ from neocpu.tables.specs.compositions import (
     LogicalTable,
     terms_of,
 )
-from neocpu.tables.specs.row_maps import RowMap
-from neocpu.tables.specs.specs import numbers_bytes
+from neocpu.tables.specs.specs import RowMap, numbers_bytes
 
 ENTRY = 16  # bytes of the sketch for an id: its number, its score, its hot row
 

@@ -31,8 +31,7 @@ from neocpu.tables.specs.compositions import (
     LogicalTable,
     Term,
 )
-from neocpu.tables.specs.row_maps import RowMap
-from neocpu.tables.specs.specs import Start, TableSpec
+from neocpu.tables.specs.specs import RowMap, Start, TableSpec
 
 MOD = "mod"
 SALTED = "salted"

@@ -31,8 +31,7 @@ from neocpu.tables.specs.compositions import (
     terms_of,
     whole,
 )
-from neocpu.tables.specs.row_maps import RowMap
-from neocpu.tables.specs.specs import Start, TableSpec
+from neocpu.tables.specs.specs import RowMap, Start, TableSpec
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ from dataclasses import dataclass, replace
 from neocpu.core.errors import ConfigError
 from neocpu.tables.kinds.checks import check_compression
 from neocpu.tables.specs.compositions import Composition, Expanded, LogicalTable, terms_of
-from neocpu.tables.specs.row_maps import RowMap
-from neocpu.tables.specs.specs import Start, TableSpec
+from neocpu.tables.specs.specs import RowMap, Start, TableSpec
 
 OPERATION = "tensor_train"
 CORES = ("core1", "core2", "core3")

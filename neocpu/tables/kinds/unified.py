@@ -26,8 +26,7 @@ from neocpu.tables.specs.compositions import (
     LogicalTable,
     Term,
 )
-from neocpu.tables.specs.row_maps import RowMap
-from neocpu.tables.specs.specs import Start
+from neocpu.tables.specs.specs import RowMap, Start
 
 
 @dataclass(frozen=True)

@@ -138,10 +138,10 @@ def begin(
     comm.agree(error)
     if path is not None or not config.training.init_from:
         return beginning
-    from neocpu.train.checkpoint.best import checkpoint_of
+    from neocpu.train.checkpoint.folder import checkpoint_of
     from neocpu.train.checkpoint.reading import CheckpointFile
     from neocpu.train.checkpoint.takeover import check, notes_of
-    from neocpu.train.state.stored_schema import with_numbers
+    from neocpu.train.state.identity import with_numbers
 
     path = checkpoint_of(config.training.init_from, comm).resolve()
     try:
@@ -164,7 +164,7 @@ def begin(
 def _go_on(config: Config, path: Path) -> Beginning:
     """The beginning of a run that goes on from its own checkpoint."""
     from neocpu.train.checkpoint.reading import CheckpointFile
-    from neocpu.train.state.stored_schema import with_numbers
+    from neocpu.train.state.identity import with_numbers
 
     with CheckpointFile(path) as file:
         before = file.config()

@@ -19,8 +19,8 @@ from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.parallel.transport.abort import ended_by_signals
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.row_curves import RowCurve
-from neocpu.tables.specs.batch_scaling import scaling_text
 from neocpu.tables.specs.feature_groups import key_groups
+from neocpu.tables.specs.optimizer_groups import scaling_text
 from neocpu.train.before.conversions import (
     check_disk,
     convert_options,

@@ -15,7 +15,7 @@ from neocpu.core.units import count_text, duration_text, seconds_text
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.plan.machines import machine_file
-from neocpu.tables.specs.batch_scaling import NO_SCALING, scaling_text
+from neocpu.tables.specs.optimizer_groups import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
 from neocpu.train.before.datasets import converted
 from neocpu.train.before.expected_data import ExpectedData, expected_data

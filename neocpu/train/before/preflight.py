@@ -18,8 +18,8 @@ from neocpu.core.errors import TrainingError
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.work import TableArrays, rectangles_of
-from neocpu.tables.embedding.marks import pages_of
-from neocpu.tables.specs.shampoo import factor_bytes
+from neocpu.tables.embedding.changes import pages_of
+from neocpu.tables.specs.directions import factor_bytes
 from neocpu.tables.specs.specs import TableSpec, bags
 from neocpu.train.before.plans import workload
 from neocpu.train.config.config import Config

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from neocpu.core.units import count_text
 from neocpu.ingest.code_map import CodeMap
 from neocpu.ingest.dataset.convert import schema_of
+from neocpu.ingest.formats.fields import Parsed
 from neocpu.ingest.formats.files.folders import all_files
 from neocpu.ingest.formats.files.kinds import kind_of
-from neocpu.ingest.formats.parsed import Parsed
 from neocpu.ingest.formats.sources import open_source
 from neocpu.train.before.conversions import convert_options
 from neocpu.train.config.config import Config

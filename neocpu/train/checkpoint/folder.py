@@ -3,20 +3,29 @@
 The newest ones that can be read stay, and so do others by the policy, the one that is noted as
 the best, and every file that one of these is based on. Rank 0 alone looks and deletes, for all
 ranks; its result, and its error, is everyone's (`on_first_rank`).
+
+DIR/checkpoints/best.json names the best: {"file", "step", "metric", "value"}. That file stays,
+whatever `checkpoint.keep` says, until a better one has its note. Where only the host of rank 0 has
+the checkpoints, others are lent copies until the run has loaded them (`lent`).
 """
 
 import contextlib
 import json
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from neocpu.core.errors import CheckpointError
-from neocpu.parallel.transport.comm import Comm
+from neocpu.core.types import Tree
+from neocpu.parallel.transport.comm import Comm, SingleComm
+from neocpu.parallel.transport.host_files import apart, deliver
 from neocpu.train.checkpoint.layout import Extents
 from neocpu.train.checkpoint.links import base_of
 from neocpu.train.checkpoint.policy import SavingPolicy
+from neocpu.train.watch.results import write_json
 
 FOLDER = "checkpoints"
 PATTERN = "step-????????*.h5"
@@ -210,3 +219,82 @@ def on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> b
             raise failed(path, error) from error
 
     return comm.on_first_rank(explained)
+
+
+def write_note(out: Path, note: Tree) -> None:
+    """Note which checkpoint of a folder of results is the best. Raises OSError."""
+    write_json(Path(out) / FOLDER / NOTE, dict(note))
+
+
+def best_checkpoint(out: Path) -> Path | None:
+    """The best checkpoint of a run, where it has noted one that is still there."""
+    name = read_note(Path(out) / FOLDER).get("file")
+    # a note that was edited must not lead out of the folder
+    if not isinstance(name, str) or Path(name).name != name:
+        return None
+    path = Path(out) / FOLDER / name
+    return path if path.is_file() else None
+
+
+def best_or_last(folder: Path) -> Path:
+    """The checkpoint that stands for a run: its best where it noted one, else its last.
+
+    folder : the folder of results, its folder of checkpoints, or a checkpoint, which is returned.
+
+    Raises CheckpointError where there is none.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        return folder
+    out = folder.parent if folder.name == FOLDER else folder
+    if best := best_checkpoint(out):
+        return best
+    paths = checkpoints(out)
+    if not paths:
+        raise CheckpointError(
+            f"{folder}: no checkpoint in it; name a checkpoint (step-….h5), or the folder of a run "
+            "that has written one"
+        )
+    return paths[-1]
+
+
+def checkpoint_of(path: str | Path, comm: Comm | None = None) -> Path:
+    """`best_or_last` of a path, the same on all ranks. Collective; comm None: this process alone.
+
+    Rank 0 looks: the others may see an older state of a network folder.
+    """
+    comm = comm or SingleComm()
+    return Path(comm.on_first_rank(lambda: str(best_or_last(Path(path))).encode()).decode())
+
+
+@contextmanager
+def lent(out: Path, comm: Comm) -> Iterator[None]:
+    """Every rank sees rank 0's checkpoints of a folder of results during the block. Collective.
+
+    Raises CheckpointError on all ranks where another host has checkpoints of its own there: the
+    newest ones may be those.
+    """
+    names = json.loads(comm.on_first_rank(lambda: _names(out)))
+    files = [Path(out) / FOLDER / name for name in names]
+    own = [] if any(file.exists() for file in files) else checkpoints(out)
+    foreign = None
+    if own and comm.rank:
+        foreign = CheckpointError(
+            f"{own[-1].parent} on {socket.gethostname()} has checkpoints that rank 0 does not see; "
+            "name the host first whose checkpoints are to be gone on with, and remove the others"
+        )
+    comm.agree(foreign)
+    missing = [file for file in files if apart(comm, file)]
+    borrowed = [file for file in missing if not file.exists()]
+    try:
+        for file in missing:
+            deliver(comm, file, file)
+        yield
+    finally:
+        for file in borrowed:
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
+
+
+def _names(out: Path) -> bytes:
+    return json.dumps([path.name for path in checkpoints(out)]).encode()

@@ -20,8 +20,8 @@ from neocpu.train.checkpoint.links import Joined, Link, merged
 from neocpu.train.config.config import Config, loads
 from neocpu.train.state.blocks import BLOCK, F32, Blocks, Index, digest_of
 from neocpu.train.state.dense_inputs import BOTTOM
+from neocpu.train.state.identity import with_schema
 from neocpu.train.state.initial import fields_of
-from neocpu.train.state.stored_schema import with_schema
 
 READ = 4 << 20  # bytes of rows that are read at a time
 

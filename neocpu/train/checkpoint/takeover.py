@@ -17,8 +17,7 @@ import numpy as np
 from neocpu.core.errors import CheckpointError
 from neocpu.tables.embedding.dense_optimizer import AVERAGE
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.row_maps import RowMap
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import RowMap, TableSpec
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 from neocpu.train.state.blocks import F32, Blocks

@@ -1,11 +1,11 @@
 """Which ranks serve a run without common steps, and how far apart may its trainers be? Its keys."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated
 
-from neocpu.core.records import Limits
+from neocpu.core.records import Limits, changed
 
 ON = "on"
 OFF = "off"  # the value of `training.sync` for parameter servers
@@ -33,11 +33,6 @@ class AsynchronousKeys:
     staleness: Annotated[int, Limits(least=ANY)] = 4
     elastic_every: int = 0
     elastic_rate: float = 0.5
-
-    def given(self) -> dict[str, object]:
-        """The keys that are not at their defaults."""
-        defaults = asdict(AsynchronousKeys())
-        return {key: value for key, value in asdict(self).items() if value != defaults[key]}
 
     def repeats(self, ranks: int) -> bool:
         """Does a run on so many ranks give the same digest whenever it is repeated?"""
@@ -88,7 +83,7 @@ def asynchronous_faults(
     keys: AsynchronousKeys = attrgetter("asynchronous")(sections["training"])
     name = "training.asynchronous"
     if attrgetter("sync")(sections["training"]) == ON:
-        for key, value in keys.given().items():
+        for key, value in changed(keys).items():
             why = f'{value} has no effect while training.sync is "{ON}"; set that to "{OFF}" too'
             yield f"{name}.{key}", why
         return

@@ -12,12 +12,9 @@ from neocpu.core.formats import SCALED
 from neocpu.core.records import Limits
 from neocpu.core.stages import PIPELINES
 from neocpu.parallel.settings import ParallelConfig
-from neocpu.tables.specs.batch_scaling import BatchScaling
-from neocpu.tables.specs.muon import MuonKeys
-from neocpu.tables.specs.optimizer_groups import OptimizerGroup, header_of
+from neocpu.tables.specs.directions import DirectionWork, MuonKeys, ShampooKeys
+from neocpu.tables.specs.optimizer_groups import BatchScaling, OptimizerGroup, header_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.parameter_blocks import DirectionWork
-from neocpu.tables.specs.shampoo import ShampooKeys
 from neocpu.train.config.asynchronous import OFF, ON, AsynchronousKeys
 
 # more than any machine has cores for one rank

@@ -96,7 +96,7 @@ class Patience:
         name = f"step-{step:08d}.h5"
         if not (out / FOLDER / name).is_file():
             return
-        from neocpu.train.checkpoint.best import write_note
+        from neocpu.train.checkpoint.folder import write_note
 
         facts = {"file": name, "step": step, "metric": self.metric, "value": value}
         with suppress(OSError):  # a full disk ends no run; the newest checkpoint is there

@@ -107,7 +107,7 @@ class Recovery:
 
         Returns its step, 0 where there are no checkpoints.
         """
-        from neocpu.train.checkpoint.lending import lent
+        from neocpu.train.checkpoint.folder import lent
 
         with lent(self._out, self._world.comm):
             path: Path | None = None

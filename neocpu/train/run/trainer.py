@@ -32,9 +32,8 @@ from neocpu.train.run.mishaps import Mishaps, RollBack
 from neocpu.train.run.recovery import Recovery, memory_of, rescued
 from neocpu.train.run.summary import sent_matrix, summarise
 from neocpu.train.run.verdict import verdict
-from neocpu.train.step.pipeline import look_ahead
+from neocpu.train.step.pipeline import Steps, look_ahead
 from neocpu.train.step.schedule import LOG_DUE, SAVE_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
-from neocpu.train.step.steps import Steps
 from neocpu.train.step.world import World, build
 from neocpu.train.watch.complaints import advise, warn_of_leaves
 from neocpu.train.watch.metrics import Metrics

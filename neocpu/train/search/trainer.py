@@ -39,8 +39,8 @@ from neocpu.train.search.results import (
 )
 from neocpu.train.search.space import Space, plain_config, space_of, supernet_config
 from neocpu.train.search.supernet import Supernet
+from neocpu.train.step.pipeline import Steps
 from neocpu.train.step.schedule import BatchSchedule
-from neocpu.train.step.steps import Steps
 from neocpu.train.step.world import World, build
 from neocpu.train.watch.metrics import Metrics, Window
 

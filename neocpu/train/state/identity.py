@@ -2,22 +2,27 @@
 
 The config may name other paths on resume (a raw log, its converted copy, a copy elsewhere), but not
 other samples: a position in the data would then mean something else. A vocabulary is part of the
-model: with another one, a category would look up another row.
+model: with another one, a category would look up another row. Of a table the description holds the
+whole schema, with all numbers that were fitted: data are read alike wherever the checkpoint goes.
 """
 
 import hashlib
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neocpu.core.errors import CheckpointError, DataError
-from neocpu.core.types import Elements, JsonObject
+from neocpu.core.errors import CheckpointError, ConfigError, DataError
+from neocpu.core.types import Elements, JsonObject, Tree
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.schema_numbers import fill
 from neocpu.parallel.transport.comm import Comm
+from neocpu.train.config.config import Config
 
 HISTORY = "online"  # the files of a run that trains on file after file (`online.py`)
 NEW_DATA = (
@@ -106,14 +111,11 @@ def _refuse_other_schema(
     path: Path, before: JsonObject | None, now: JsonObject | None, resumed: bool
 ) -> None:
     """Raise CheckpointError if a table's values have other codes than before."""
-    if before and now:
-        from neocpu.train.state.stored_schema import other_codes
-
-        if name := other_codes(before, now):
-            raise CheckpointError(
-                f"{path}: was trained on data in which {name} was read in another way; convert the "
-                "data by the same schema (--fitted takes its numbers from the train data)"
-            )
+    if before and now and (name := other_codes(before, now)):
+        raise CheckpointError(
+            f"{path}: was trained on data in which {name} was read in another way; convert the "
+            "data by the same schema (--fitted takes its numbers from the train data)"
+        )
     if resumed and now and not before and now.get("version", 1) > 1:
         raise CheckpointError(
             f"{path}: was trained on a table as neocpu 0.1.0 read it; write version = 1 into its "
@@ -159,3 +161,62 @@ def refuse_other_data(
             f"{', '.join(new['files'])}; it was trained on {old['rows']} rows in "
             f"{', '.join(old['files'])}. Restore them{NEW_DATA}"
         )
+
+
+KEY = "data.schema"
+
+
+def with_schema(config: Config, data: JsonObject, overrides: Sequence[str]) -> Config:
+    """The config of a checkpoint with the schema that it holds, unless an override names another.
+
+    data : the description of what it was trained on. Checkpoints of neocpu 0.1.0 hold no schema:
+    theirs is read where the config says, if it is still there, as neocpu 0.1.0 did.
+    """
+    from neocpu.ingest.formats.table import read_tree
+
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    if config.data.format != "table" or any(
+        key.split(".")[:2] == ["data", "schema"] for key in keys
+    ):
+        return config
+    tree = data.get("schema")
+    # a description without a schema: written by neocpu 0.1.0
+    if tree is None and data and isinstance(config.data.schema, str):
+        with suppress(ConfigError):
+            tree = {"version": 1, **read_tree(config.data.schema)}
+    return config if tree is None else replace(config, data=replace(config.data, schema=tree))
+
+
+def with_numbers(config: Config, data: JsonObject) -> Config:
+    """A config whose schema has the fitted numbers of a checkpoint, where it lacks them.
+
+    data : the description of what the checkpoint was trained on.
+    """
+    from neocpu.ingest.formats.table import read_tree, table_schema
+
+    source = config.data.schema_source
+    stored = data.get("schema")
+    if config.data.format != "table" or source is None or not isinstance(stored, Mapping):
+        return config
+    tree = source if isinstance(source, Mapping) else read_tree(source)
+    if not table_schema(tree, config.data.dense_transform).unfitted:
+        return config
+    return replace(config, data=replace(config.data, schema=fill(tree, stored)))
+
+
+def other_codes(before: Tree, now: Tree) -> str:
+    """The first column whose values have other codes or numbers in two schemas; "": there is none.
+
+    before, now : their trees. Columns that only one of them has do not count.
+    """
+    from neocpu.ingest.formats.table import table_schema
+
+    old = table_schema(before)
+    new = table_schema(now)
+    for old_fields, new_fields in ((old.dense, new.dense), (old.categories, new.categories)):
+        # by name: columns may stand in another order
+        known = {field.name: field.description for field in new_fields}
+        for field in old_fields:
+            if known.get(field.name, field.description) != field.description:
+                return field.name
+    return ""

@@ -18,7 +18,7 @@ from neocpu.kernels.compile.threads import one_thread
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request, Started
 from neocpu.tables.embedding.dense_optimizer import DenseRule, UnitSteps
-from neocpu.tables.specs.parameter_blocks import ParameterBlock, owners
+from neocpu.tables.specs.directions import ParameterBlock, owners
 
 SMALL = 128  # rows and columns of blocks whose products one thread makes
 

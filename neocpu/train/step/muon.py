@@ -17,8 +17,7 @@ from neocpu.core.types import Floats
 from neocpu.kernels.dense.muon import orthogonalize
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.dense_optimizer import DenseRule
-from neocpu.tables.specs.muon import RMS, MuonKeys, matrices_of
-from neocpu.tables.specs.parameter_blocks import ParameterBlock
+from neocpu.tables.specs.directions import RMS, MuonKeys, ParameterBlock, matrices_of
 from neocpu.train.step.directions import Directions, part_of, threaded, view_of
 
 MOMENTUM = "muon_momentum"  # among the states

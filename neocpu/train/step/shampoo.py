@@ -17,8 +17,7 @@ from neocpu.core.types import Floats
 from neocpu.kernels.dense import shampoo
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.dense_optimizer import DenseRule
-from neocpu.tables.specs.parameter_blocks import ParameterBlock
-from neocpu.tables.specs.shampoo import ShampooKeys, blocks_of
+from neocpu.tables.specs.directions import ParameterBlock, ShampooKeys, blocks_of
 from neocpu.train.step.directions import (
     Directions,
     SharedBlocks,

@@ -16,9 +16,8 @@ import numpy as np
 from neocpu.core.types import Floats
 from neocpu.kernels.compile.threads import one_thread
 from neocpu.kernels.dense import shampoo
+from neocpu.tables.specs.directions import EIGH, ParameterBlock, ShampooKeys
 from neocpu.tables.specs.optimizers import power
-from neocpu.tables.specs.parameter_blocks import ParameterBlock
-from neocpu.tables.specs.shampoo import EIGH, ShampooKeys
 from neocpu.train.state.blocks import FACTORS
 from neocpu.train.step.directions import SMALL, part_of, threaded
 

@@ -27,10 +27,9 @@ from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.mlp import LOSS
 from neocpu.train.step.dense_updates import BUCKETS, Clip, DenseUpdates
 from neocpu.train.step.node_gradients import node_gradient
-from neocpu.train.step.pipeline import Work
+from neocpu.train.step.pipeline import Steps, StepWork, Work
 from neocpu.train.step.scales import Scales
 from neocpu.train.step.soundness import Soundness
-from neocpu.train.step.steps import Steps, StepWork
 from neocpu.train.step.turn import BatchLike, DenseGradient, HeldActivations, Outcome, Turn
 
 if TYPE_CHECKING:

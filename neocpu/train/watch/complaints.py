@@ -12,7 +12,7 @@ import numpy as np
 from neocpu.core.errors import listed
 from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.tables.specs.shampoo import EIGH
+from neocpu.tables.specs.directions import EIGH
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import batch_of
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from neocpu.core.types import Elements, Floats, Ints
 from neocpu.peers import arrays as operators
 from neocpu.tables.embedding.bounds import bag_cuts
+from neocpu.tables.embedding.changes import PAGE, pages_of
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups
-from neocpu.tables.embedding.marks import PAGE, pages_of
 from neocpu.tables.embedding.rows import RowStore
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
