@@ -108,3 +108,17 @@ def test_costs_follow_the_written_formulas() -> None:
     # There is a pooled output for each bag, however many rows the shard has.
     assert half.communication == 8 * 300 + 12 * 200 * 16
     assert shard_cost(spec, Shard(0, (0, 1000), (0, 16), 0), 1, False, work).communication == 0
+
+
+def test_replica_groups_cost_what_copies_cost() -> None:
+    tables = (TableSpec("t", 1000, 16, ("a", "b")),)
+    work = Workload(400, {"t": 3.0}, (0, 1))
+    whole = Shard(0, (0, 1000), (0, 16), 0)
+    copied = shard_cost(tables[0], whole, 4, True, work)
+    # a table of a group of one rank has a copy on every rank
+    assert shard_cost(tables[0], whole, 1, False, work.of_group(tables, 4)) == copied
+    assert shard_cost(tables[0], whole, 2, True, work.of_group(tables, 2)) == copied
+    alone = shard_cost(tables[0], whole, 2, False, Workload(200, {"t": 3.0}, (0, 1)))
+    grouped = shard_cost(tables[0], whole, 2, False, work.of_group(tables, 2))
+    # its 1,000 rows are touched in both groups, and by all 1,200 lookups of one
+    assert grouped.communication - alone.communication == 8 * 17 * 1000 + 4 * 18 * 1000

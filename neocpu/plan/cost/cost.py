@@ -17,6 +17,7 @@ weight (4 in fp32), s floats of optimizer state per row:
                                `parallel/exchange/wire_formats.py`)
     data_parallel              rows touched on any rank: exact words go to the row's owner,
                                merged gradients come back to all ranks
+    replica groups             every rectangle likewise, among its copies in all groups
 """
 
 from collections.abc import Sequence
@@ -75,13 +76,14 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
     update_bytes = 2 * spec.number_bytes * width + 8 * state
     compute = spec.lookup_bytes * width * lookups + 4 * width * lookups + update_bytes * touched
     memory = shard_bytes(spec, shard, work.state_floats)
-    if ranks == 1:
-        return Cost(compute, 0.0, memory)
-    if replicated:
-        # Every replica updates the rows that any rank touched.
-        touched_anywhere = min(lookups * ranks, rows)
+    copies = work.groups * ranks if replicated else work.groups
+    communication = 0.0
+    if copies > 1:
+        # every copy updates the rows that any of them touched
+        touched_anywhere = min(lookups * copies, rows)
         compute += update_bytes * (touched_anywhere - touched)
         communication = 8 * (width + 1) * touched + 4 * (width + 2) * touched_anywhere
+    if ranks == 1 or replicated:
         return Cost(compute, communication, memory)
     # Partial sums of a row-split table travel as exact words of 8 bytes.
     index_bytes = 8.0
@@ -91,7 +93,8 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
     wires = work.wires.specs
     out_bytes = wires.forward.bytes(width) if rows == spec.rows else 8 * width
     back_bytes = wires.backward.bytes(width)
-    return Cost(compute, index_bytes * lookups + bags * (out_bytes + back_bytes), memory)
+    communication += index_bytes * lookups + bags * (out_bytes + back_bytes)
+    return Cost(compute, communication, memory)
 
 
 def table_costs(

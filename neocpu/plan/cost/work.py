@@ -119,6 +119,7 @@ class Workload:
     pins : ranks that tables may be on, ascending, by table name (default: any).
     curves : how lookups are spread over rows, by table name, where they were measured (default: all
         rows are alike).
+    groups : replica groups of the run, of which this is one group's step.
     """
 
     batch: int = 2048
@@ -130,6 +131,7 @@ class Workload:
     unique_rows: str = "off"
     pins: PinnedRanks = field(default_factory=dict)
     curves: Mapping[str, RowCurve] = field(default_factory=dict)
+    groups: int = 1
 
     def of_group(self, tables: Sequence[TableSpec], groups: int) -> "Workload":
         """What a step does in one of so many replica groups, each of which has as many samples."""
@@ -140,7 +142,8 @@ class Workload:
         alike = alike_rows(whole.lookups, whole.rows, whole.distinct)
         few = touched(whole.lookups / groups, alike).tolist()
         distinct = {t.name: n for t, n in zip(tables, few) if t.name in self.distinct}
-        return replace(self, batch=-(-self.batch // groups), distinct=distinct)
+        batch = -(-self.batch // groups)
+        return replace(self, batch=batch, distinct=distinct, groups=groups)
 
 
 class TableArrays(NamedTuple):
