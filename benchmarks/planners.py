@@ -137,7 +137,7 @@ def priced_bytes(setting: Setting, plan: Plan) -> Any:
 
 def price(setting: Setting, plan: Plan) -> float:
     """Seconds of a step of any plan under the shared cost model; inf where it does not fit."""
-    rectangles = rectangles_of(plan)
+    rectangles = rectangles_of(plan, setting.task.work)
     each = priced_bytes(setting, plan)
     size = np.zeros((setting.layout.ranks, each.shape[1]))
     np.add.at(size, rectangles.rank, each)

@@ -153,7 +153,7 @@ def test_what_does_not_go_with_the_run_is_named(content: str, message: str) -> N
             [rectangle(0, [0, 60], [0, 16]), rectangle(1, [50, 101], [0, 16])],
             "are held more than once, by ranks \\[0, 1\\]",
         ),
-        ([rectangle(4, [0, 101], [0, 16])], "is on a rank outside"),
+        ([rectangle(4, [0, 101], [0, 16])], r"columns 0 to 16 are on rank 4, outside \[0, 4\)"),
         ([rectangle(0, [0, 102], [0, 16])], "is empty or outside"),
     ],
 )
@@ -353,6 +353,12 @@ def test_what_torchrec_planned_itself_becomes_ours() -> None:
     assert all(scheme in (*SCHEMES, "auto") for scheme in bound.schemes)
 
 
+def of_torchrec(name: str, ranks: list[int], **keys: object) -> str:
+    """The description of a plan of one data_parallel table."""
+    entry = {"sharding_type": "data_parallel", "compute_kernel": "dense", "ranks": ranks}
+    return json.dumps({"format": "torchrec plan", "tables": {name: entry | {"shards": []} | keys}})
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -365,6 +371,10 @@ def test_what_torchrec_planned_itself_becomes_ours() -> None:
             '{"format": "torchrec plan", "tables": {"t0": {"sharding_type": "x", "shards": []}}}',
             "'x' is not allowed",
         ),
+        (of_torchrec("t", [0, 1], compute_kernel="fused_fast"), "'t': compute kernel 'fused_fast'"),
+        # made for three ranks, and asked for two
+        (of_torchrec("t", [0, 1, 2]), "'t': it is on 3 rank.s., the last of which is 2, and"),
+        (of_torchrec("t", [1, 2]), "'t': it is on 2 rank.s., the last of which is 2, and"),
     ],
 )
 def test_faults_of_torchrecs_plans_are_named(content: str, message: str) -> None:
@@ -397,6 +407,11 @@ def test_the_command_writes_a_plan_and_reads_it_back(log: Path, tmp_path: Path) 
     )
     assert given.exit_code == 0, given.output
     assert given.output.splitlines()[1].split()[:3] == ["one", "table_wise", "1"]
+    entry["compute_kernel"] = "key_value"
+    description.write_text(json.dumps({"format": "torchrec plan", "tables": {"one": entry}}))
+    on_zionex = ["--ranks", "2", "--machine", "zionex", "--from-torchrec", str(description)]
+    lacking = CliRunner().invoke(command, [str(job), *on_zionex])
+    assert "placement: ddr_over_ssd needs ssd, which zionex lacks" in str(lacking.exception)
     # a plan of TorchRec's 2D parallelism is that of one group
     groups = ["--ranks", "4", "--set", "parallel.replica_groups=2"]
     given = CliRunner().invoke(command, [str(job), *groups, "--from-torchrec", str(description)])

@@ -144,7 +144,8 @@ class Plan:
             left, right = shard.cols
             if not 0 <= shard.rank < self.ranks:
                 raise PlanError(
-                    f"table {spec.name!r}: {shard} is on a rank outside [0, {self.ranks})"
+                    f"table {spec.name!r}: rows {lo:,} to {hi:,} and columns {left} to {right} are "
+                    f"on rank {shard.rank}, outside [0, {self.ranks})"
                 )
             if not (0 <= lo < hi <= spec.rows and 0 <= left < right <= spec.dim):
                 raise PlanError(

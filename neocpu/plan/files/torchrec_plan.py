@@ -21,14 +21,22 @@ from neocpu.plan.files import plan_file
 from neocpu.plan.files.plan_file import PlanFile
 
 FORMAT = "torchrec plan"
-# Where TorchRec's kernels keep rows.
+# Where TorchRec's kernels keep rows; "": wherever `memory.placement` says.
 PLACEMENTS = {
-    "fused": "hbm",
-    "dense": "hbm",
-    "quant": "hbm",
+    "": "",
+    "fused": "",
+    "fused_triton": "",
+    "dense": "",
+    "quant": "",
+    "customized_kernel": "",
     "fused_uvm": "ddr",
+    "quant_uvm": "ddr",
+    "dram_virtual_table": "ddr",
     "fused_uvm_caching": "hbm_over_ddr",
+    "quant_uvm_caching": "hbm_over_ddr",
     "key_value": "ddr_over_ssd",
+    "ssd_virtual_table": "ddr_over_ssd",
+    "dram_ssd_virtual_table": "ddr_over_ssd",
 }
 
 
@@ -85,7 +93,10 @@ def loads(content: str, source: str, ranks: int, replica_groups: int = 1) -> Pla
             "docs/planner.md says how to write one"
         )
     try:
-        tables = [_entry(name, entry) for name, entry in tree["tables"].items()]
+        tables = [
+            _entry(f"{source}: table {name!r}", name, entry, ranks // replica_groups)
+            for name, entry in tree["tables"].items()
+        ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{source}: this is no plan of TorchRec: {type(error).__name__} {error}"
@@ -102,13 +113,17 @@ def loads(content: str, source: str, ranks: int, replica_groups: int = 1) -> Pla
     return plan_file.loads(json.dumps(ours), source)
 
 
-def _entry(name: str, entry: Mapping[str, Any]) -> dict[str, object]:
-    """A table as our files have it."""
+def _entry(key: str, name: str, entry: Mapping[str, Any], ranks: int) -> dict[str, object]:
+    """A table as our files have it; key : what messages call it. ranks : of the plan."""
     scheme = entry["sharding_type"]
+    kernel = entry.get("compute_kernel") or ""
+    if kernel not in PLACEMENTS:
+        known = ", ".join(filter(None, PLACEMENTS))
+        raise ConfigError(f"{key}: compute kernel {kernel!r} is unknown (known: {known})")
     ours: dict[str, object] = {"name": name, "scheme": scheme}
-    placement = PLACEMENTS.get(entry.get("compute_kernel") or "")
-    if placement and placement != "hbm":
-        ours["placement"] = placement
+    if PLACEMENTS[kernel]:
+        ours["placement"] = PLACEMENTS[kernel]
+    _refuse_other_ranks(key, entry, ranks)
     if scheme == "data_parallel":
         return ours
     rectangles = []
@@ -125,3 +140,15 @@ def _entry(name: str, entry: Mapping[str, Any]) -> dict[str, object]:
                 }
             )
     return ours | {"rectangles": rectangles}
+
+
+def _refuse_other_ranks(key: str, entry: Mapping[str, Any], ranks: int) -> None:
+    """Raise ConfigError for a table of a plan that was made for another number of ranks."""
+    copied = entry["sharding_type"] == "data_parallel"
+    # a plan of TorchRec's says how many ranks there are only by those of copies
+    holders = entry.get("ranks") or () if copied else [s["rank"] for s in entry["shards"]]
+    if holders and (max(holders) >= ranks or (copied and len(holders) != ranks)):
+        raise ConfigError(
+            f"{key}: it is on {len(set(holders))} rank(s), the last of which is {max(holders)}, "
+            f"and the plan is asked for {ranks}; use --ranks of the job that it was made for"
+        )

@@ -60,8 +60,7 @@ class PlanQuestion:
     @property
     def lacking(self) -> tuple[str, ...]:
         """Memories that placements name and the machine has none of."""
-        placements = [PLACEMENTS[name] for name in set(self.placements) - {AUTO}]
-        named = {m for p in placements for m in (p.whole, *p.caches, "ssd" * p.ssd)}
+        named = {memory for name in self.placements for memory in _memories(name)}
         return tuple(
             m for m in MEMORIES if m in named and not getattr(self.machine, m).capacity_bytes
         )
@@ -72,12 +71,9 @@ class PlanQuestion:
         Raises ConfigError for schemes, PlanError for what does not fit or memories that there are
         none of.
         """
-        if self.lacking:
-            raise PlanError(
-                f"memory.placement: {' and '.join(sorted(set(self.placements) - {AUTO}))} needs "
-                f"{' and '.join(self.lacking)}, which {self.machine.name} lacks; let the planner "
-                "choose: --set memory.placement=auto"
-            )
+        self._refuse_lacking(
+            "memory.placement", "let the planner choose: --set memory.placement=auto"
+        )
         plan_tables = planner_of(self.planner)
         return plan_tables(
             self.tables,
@@ -89,6 +85,16 @@ class PlanQuestion:
             self.fixed,
         )
 
+    def _refuse_lacking(self, key: str, remedy: str) -> None:
+        """Raise PlanError for placements in memories that the machine has none of."""
+        lacking = self.lacking
+        if lacking:
+            names = sorted(n for n in set(self.placements) if _memories(n).intersection(lacking))
+            raise PlanError(
+                f"{key}: {' and '.join(names)} needs {' and '.join(lacking)}, which "
+                f"{self.machine.name} lacks; {remedy}"
+            )
+
     def placed_as(self, planned: Sequence[str]) -> "PlanQuestion":
         """The question with the placements of a plan, where it has some ("": as they are here)."""
         placements = self.placements
@@ -99,10 +105,22 @@ class PlanQuestion:
         return replace(self, placements=chosen)
 
     def price(self, plan: Plan, planner: str = "file") -> Answer:
-        """The price of a plan that is given; of several replica groups, of the first one."""
+        """The price of a plan that is given; of several replica groups, of the first one.
+
+        Raises PlanError for placements in memories that there are none of.
+        """
+        self._refuse_lacking("placement", "change it in the plan, or ask another machine")
         return answer_of_plan(
             plan.group, self.layout, self.model, self.work, self.capacity, AUTO, planner
         )
+
+
+def _memories(placement: str) -> set[str]:
+    """Memories that a placement needs; none for "auto"."""
+    if placement == AUTO:
+        return set()
+    kept = PLACEMENTS[placement]
+    return {kept.whole, *kept.caches, "ssd" * kept.ssd}
 
 
 def any_plan(question: PlanQuestion) -> str:
