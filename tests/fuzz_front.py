@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ def readers(
     mutate_text : damages a log; mutate_keys : lines of TOML.
     """
     known = {
-        "config of tables": Reader(_config, _read_config, mutate_keys),
+        "config of tables": Reader(partial(_config, CONFIG), _read_config, mutate_keys),
+        "config of servers": Reader(partial(_config, SERVERS), _read_config, mutate_keys),
+        "config of activations": Reader(partial(_config, ACTIVATIONS), _read_config, mutate_keys),
         "init": Reader(_log, _read_init, mutate_text),
         "frame": Reader(_frame, _read_frame, _mutate_frame),
         "state_dict in npz": Reader(_npz, _read_state, _mutate_state),
@@ -144,11 +147,49 @@ unified = { kind = "unified", shared_rows = 9, chunks = 2, shared_tables = 2 }
 tt = { kind = "tt", rank = 2, row_factors = [3, 3, 4], dim_factors = [1, 2, 2], cache_rows = 4 }
 cafe = { kind = "cafe", compression = 2, threshold = 0.5, decay = 0.9, slots = 2, every = 3 }
 """
+SERVERS = """
+[data]
+train = "log.h5"
+[model]
+embedding_dim = 4
+bottom = [4]
+top = [1]
+[training]
+sync = "off"
+[training.asynchronous]
+servers = 1
+threads = 2
+staleness = 3
+elastic_every = 4
+elastic_rate = 0.25
+[tables]
+shop = { rows = 30, features = ["shop"] }
+"""
+ACTIVATIONS = """
+[data]
+train = "log.h5"
+[model]
+embedding_dim = 4
+bottom = [4]
+top = [1]
+[optimizer]
+trust_ratio = true
+[optimizer.dense]
+name = "adam"
+[memory]
+placement = "hbm_over_ddr"
+policy = "bagpipe"
+lookahead = 3
+activations = 100000
+activations_in = "ssd"
+[tables]
+shop = { rows = 30, features = ["shop"] }
+"""
 
 
-def _config(folder: Path) -> Path:
+def _config(text: str, folder: Path) -> Path:
     path = folder / "job.toml"
-    path.write_text(CONFIG)
+    path.write_text(text)
     return path
 
 

@@ -65,7 +65,7 @@ UNEQUAL = '[[unequal]]\nranks = "0-3, 8"\nmemory = 0.5\nspeed = 0.8\n'
 
 def _make(folder: Path) -> Path:
     path = folder / "job.toml"
-    text = FAMILIES[MAIN].toml(Path("/data"))
+    text = FAMILIES["muon"].toml(Path("/data"))
     path.write_text(text.replace("[parallel]\n", f"[parallel]\n{CHOICES}"))
     return path
 

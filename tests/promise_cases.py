@@ -187,7 +187,7 @@ class Family:
     @property
     def in_blocks(self) -> bool:
         """Does each rank update all dense parameters, in blocks?"""
-        return "optimizer.shampoo" in self.more
+        return "optimizer.shampoo" in self.more or "optimizer.muon" in self.more
 
     @property
     def composed(self) -> bool:
@@ -316,6 +316,24 @@ rounding = "stochastic"
 amax_history_len = 2
 """
 FAMILIES["precision"] = replace(FAMILIES[MAIN], more=_PRECISION)
+# matrices are dealt out to ranks; the first step overflows and is left out
+_MUON = """
+[optimizer.muon]
+steps = 2
+rate = 0.5
+scale = "rms"
+[model.precision]
+format = "fp16"
+init_scale = 268435456.0
+backoff_factor = 0.000244140625
+growth_interval = 2
+"""
+FAMILIES["muon"] = replace(FAMILIES["shampoo"], more=_MUON)
+FAMILIES["lamb"] = replace(
+    FAMILIES["shampoo"],
+    dense='{ name = "adam", learning_rate = 0.01 }\ntrust_ratio = true',
+    more='[model.precision]\nformat = "bf16"\nrounding = "stochastic"\nweights = "none"' + _EXTRAS,
+)
 FAMILIES["next day"] = replace(FAMILIES["adam"], day="next")
 FAMILIES["online"] = replace(FAMILIES["narrow"], day="online")
 DRAWN = "drawn "  # and a seed: the name of a family of `promise_draws.py`

@@ -348,6 +348,8 @@ class Drawing:
             self.add(lambda: system_keys(chance.choice(SYSTEMS)))
         if chance.random() < 0.25:
             self.add(self._precision)
+        if chance.random() < 0.2:
+            self.add(lambda: {"optimizer.trust_ratio": True})
         return Drawn(self.seed, self.keys, day, bound)
 
     def _precision(self) -> Keys:
@@ -509,6 +511,8 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     # enough for all of them, in places that they share
     held = chance.choice((0, 1 << 24)) if takes(family, "memory.activations=1") else 0
     yield f"memory.activations={held}"
+    if held and chance.random() < 0.5:
+        yield "memory.activations_in=ssd"
     yield f"parallel.planner={chance.choice(('greedy', 'search'))}"
     yield f"memory.policy={chance.choice(EVICTIONS)}"
     yield f"memory.prefetch={chance.randrange(3)}"

@@ -51,9 +51,11 @@ family again with a table in fp16, rounded stochastically, and one in fp8; again
 columns; tables of the kinds hash, qr, md, unified and cafe under Adam with CowClip, clipped dense
 gradients, groups of rates, averaged parameters and DCNv2; rows that travel unpooled (tensor trains,
 histories with target attention) under DHEN; compressed wires again, with Adam in directions of
-Shampoo whose roots are spread; Adam started from a model that was trained on another
-day's data, whose vocabularies and tables then grow; and an online run over the files of two days,
-stopped in one of them or between them. Batch trees have 16, 4, 8 and 2 leaves. Then the code
+Shampoo whose roots are spread, in those of Muon with fp16 products, of which one overflows, and as
+long as LAMB makes them, with bf16 weights that are rounded at random; products of fp8 numbers,
+scaled by the steps before; Adam started from a model that was trained on another day's data, whose
+vocabularies and tables then grow; and an online run over the files of two days, stopped in one of
+them or between them. Batch trees have 16, 4, 8 and 2 leaves. Then the code
 generator is told to forget AVX-512, and AVX2 as well, and a pairwise cover is run again; runs that
 are resumed elsewhere then began with the host's instructions.
 

@@ -86,7 +86,7 @@ def test_kernel_is_its_twin(seed, fill, name, rounding, inside):
         to = x.copy() if inside else np.full_like(x, 7)
         source = to if inside else x
         if rounding is None:
-            peak = module.round_operand_randomly(source, form, key, 2**33 + 5, 9, to)
+            peak = module.round_operand_randomly(source, form, key, 2**33 + 5, 9, to, inside)
         else:
             peak = module.round_operand(source, form, rounding, to, inside)
         results.append((to, np.float32(peak)))
@@ -219,8 +219,9 @@ def test_small_updates_are_lost_without_master_weights_unless_rounding_is_random
 def test_scales_of_fp8_follow_the_largest_numbers_of_all_ranks() -> None:
     assert scale_for(448.0, 448.0, 0) == 1 and scale_for(449.0, 448.0, 0) == 0.5
     assert scale_for(np.float32(1e-3), 448.0, 1) == 2.0**17
-    # a quotient that rounds up to 64
-    assert scale_for(7.0000005, 448.0, 0) == 32
+    assert scale_for(7.0, 448.0, 0) == 64
+    assert scale_for(np.nextafter(np.float32(7), UNLIMITED), 448.0, 0) == 32
+    assert scale_for(1e-38, 448.0, 0) == 2.0**100 and scale_for(3e38, 1e-6, 8) == 2.0**-100
     world = alone(FP8, f"{KEY}.amax_history_len=2")
     parameters(world)
     state = world.model.precision.state["precision.amax"]["value"]

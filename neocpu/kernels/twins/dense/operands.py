@@ -26,8 +26,12 @@ def _numbers(codes, layout, scale, x, out):
     out[:] = np.where(np.isnan(x), quiet.view(np.float32), numbers / scale)
 
 
-def _peak(x):
-    """The number of the largest bits of a magnitude; that of a NaN is above infinity's."""
+def _peak(x, scale, most):
+    """The number of the largest bits of a magnitude; that of a NaN is above infinity's. 0 where
+    numbers are neither scaled nor limited.
+    """
+    if scale == 1 and most == np.inf:
+        return np.float32(0)
     bits = x.view(np.uint32) & np.uint32(0x7FFFFFFF)
     return bits.max(initial=np.uint32(0)).view(np.float32)
 
@@ -41,7 +45,7 @@ def round_operand(x, form, rounding, out, inside):
     as of the kernel.
     """
     layout, scale, most = form
-    peak = _peak(x)
+    peak = _peak(x, scale, most)
     codes = _codes(layout, x.shape)
     # half up is defined on bits: it has neither scale nor limit
     plain = x if rounding == HALF_UP else _limited(x, scale, most)
@@ -50,12 +54,12 @@ def round_operand(x, form, rounding, out, inside):
     return peak
 
 
-def round_operand_randomly(x, form, key, row0, step, out):
+def round_operand_randomly(x, form, key, row0, step, out, inside):
     """out = numbers of a small float, each one of its two neighbours at random; shapes and result
     as of the kernel.
     """
     layout, scale, most = form
-    peak = _peak(x)
+    peak = _peak(x, scale, most)
     codes = _codes(layout, x.shape)
     rows = row0 + np.arange(len(x), dtype=np.int64)
     plain = _limited(x, scale, most)

@@ -48,10 +48,8 @@ class TensorKind(NamedTuple):
 
 def scale_for(largest: float, most: float, margin: int) -> np.float32:
     """The greatest power of two that keeps a magnitude at `most` or below, less the margin."""
-    exponent = math.frexp(most / largest)[1] - 1
-    # the quotient is rounded, perhaps up to a power of two
-    if math.ldexp(largest, exponent) > most:
-        exponent -= 1
+    # a quotient of fp32 numbers is never so near to a power of two that fp64 rounds it to that
+    exponent = math.frexp(most / float(largest))[1] - 1
     return np.float32(math.ldexp(1.0, max(-WIDEST, min(WIDEST, exponent - margin))))
 
 
@@ -297,7 +295,7 @@ class TensorRounding(OperandRounding):
         if self._rounding == ROUNDINGS["stochastic"] and self._owner.step:
             draw = (self._key, self._first_row, self._owner.step)
             round_randomly = chosen("dense.operands", "round_operand_randomly")
-            self.peak = round_randomly(x, form, *draw, out)
+            self.peak = round_randomly(x, form, *draw, out, inside)
             return out
         # what is measured is not random
         rounding = NEAREST if self._rounding == ROUNDINGS["stochastic"] else self._rounding
