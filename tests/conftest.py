@@ -45,9 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Grou
 
 def pytest_configure(config: pytest.Config) -> None:
     """What workers of xdist have from the process that starts them."""
-    # modules and tests stay to the end: to look for garbage among them took tests that make many
-    # objects a sixth of their time (not gc.freeze, which would hide functions from `forked.py`)
-    gc.set_threshold(50_000)
+    gc.set_threshold(50_000)  # while modules are imported, hardly anything is garbage
     # threads of BLAS spin after each small product: of networks, that was two thirds of the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.markexpr
@@ -72,6 +70,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
         items[:] = [item for item in items if item.nodeid not in left]
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage in what tests make alone: modules and tests stay to the end, and among them
+    a whole look takes a second.
+    """
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -258,7 +258,7 @@ def values_live_as_long_as_references_to_them(comm: Comm) -> None:
             until(comm, lambda: agent.references.owned() == 1)
             comm.barrier()
             rank.kept.clear()
-            gc.collect()
+            gc.collect(1)
         assert (agent.references.owned(), agent.references.held()) == (0, 0)
 
 

@@ -18,6 +18,7 @@ from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.dynamic_kinds import HotRows
+from tests.workers import covered
 
 SLOTS = 4
 
@@ -146,7 +147,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", covered(WAYS, always=("full", "three ranks", "tiers")))
 def test_ranks_plans_and_pipelines_give_one_digest(log, whole, tmp_path, way):
     ranks, *overrides = WAYS[way]
     summary, _ = train(log, tmp_path, *overrides, ranks=ranks)
@@ -196,7 +197,7 @@ FORMATS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", covered(FORMATS, always=("adam on columns",)))
 def test_a_promotion_copies_the_row_and_its_state_bit_by_bit(log, tmp_path, name, monkeypatch):
     ranks, *overrides = FORMATS[name]
     decide = HotSketch.decide

@@ -4,6 +4,7 @@ one message?
 
 import errno
 import io
+import json
 import os
 import shutil
 import signal
@@ -157,26 +158,42 @@ def test_a_core_for_each_kernel_thread_only_where_every_core_is_used_once() -> N
 
 def test_threads_with_cores_of_their_own_spin_and_others_sleep() -> None:
     code = """
-import os, sys
+import json, os, sys
 from neocpu.parallel.transport import launch, orphans
-launch._cores_on_this_host = lambda comm: ({0, 1}, {1: {0, 1}} if int(sys.argv[2]) else {})
-launch.prepare_threads(launch.get_comm(), int(sys.argv[1]))
+
+def show():
+    print(*(os.environ.get(name, "-") for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")))
+
+for threads, others, extra in json.loads(sys.argv[1]):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        os.environ.pop(name, None)
+    os.environ.update(extra)
+    launch._cores_on_this_host = lambda comm: ({0, 1}, {1: {0, 1}} if others else {})
+    launch.prepare_threads(launch.get_comm(), threads)
+    show()
 import neocpu.kernels.compile.jit
-print(*(os.environ.get(name, "-") for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")))
+show()
 """
     free = {k: v for k, v in os.environ.items() if k not in launch.PLACED | {"GOMP_SPINCOUNT"}}
 
-    def told(*arguments: str, **extra: str) -> str:
-        command = [sys.executable, "-c", code, *arguments]
-        run = subprocess.run(command, env=free | extra, capture_output=True, text=True, timeout=60)
-        assert run.returncode == 0, run.stderr
-        return run.stdout.strip()
-
-    assert told("2", "0") == f"{launch.SPIN} -"
-    assert told("1", "0") == "2000 -"  # a core is left over
-    assert told("2", "1") == "- PASSIVE"  # oversubscribed
-    assert told("2", "0", OMP_WAIT_POLICY="ACTIVE") == "- ACTIVE"
-    assert told("2", "0", GOMP_SPINCOUNT="7") == "7 -"
+    cases = [
+        (2, 0, {}),
+        (2, 1, {}),
+        (2, 0, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        (2, 0, {"GOMP_SPINCOUNT": "7"}),
+        (1, 0, {}),
+    ]
+    command = [sys.executable, "-c", code, json.dumps(cases)]
+    run = subprocess.run(command, env=free, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        f"{launch.SPIN} -",
+        "- PASSIVE",  # oversubscribed
+        "- ACTIVE",
+        "7 -",
+        "- -",
+        "2000 -",  # a core is left over
+    ]
 
 
 def test_bound_threads_leave_the_others_free() -> None:

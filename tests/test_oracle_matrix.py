@@ -28,7 +28,7 @@ def oracle_matrix(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("oracle_matrix")
 
 
-@pytest.mark.long
+@pytest.mark.long(period=16)
 @pytest.mark.parametrize("row_format", ["fp32", *rules.NARROW])
 @pytest.mark.parametrize("rule", TRAINED)
 def test_the_page_says_what_the_cases_of_a_rule_show(

@@ -43,7 +43,7 @@ def planned(
     return planner_of(planner)(tables, spec, layout, model, work, capacity)
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(data=st.data(), shapes=SHAPES, planner=st.sampled_from(("search", "greedy")))
 def test_pins_and_lists_of_schemes_are_kept(
     data: st.DataObject, shapes: Shapes, planner: str
@@ -85,7 +85,7 @@ def test_the_search_comes_close_to_the_best_pinned_plan(
     assert answer.seconds - answer.model.fixed_seconds <= 1.1 * exact
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data(), shapes=SHAPES)
 def test_what_first_fit_fits_under_pins_is_found(data: st.DataObject, shapes: Shapes) -> None:
     """Rows over the ranks of each pin: as much memory as that takes is enough."""

@@ -25,6 +25,7 @@ from neocpu.train.run.trainer import Trainer
 from tests import test_lookup, test_update
 from tests.cases import FILLS, assert_same, floats
 from tests.small_run import config_of
+from tests.workers import covered
 
 SEEDS = st.integers(0, 2**32)
 
@@ -141,7 +142,7 @@ def test_updates(name, limited, seed, fill, weighted):
     assert_same(results[1][1], results[0][1])
 
 
-@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@pytest.mark.parametrize("policy", covered(("lru", "lfu"), always=("lru",)))
 def test_caches_decide_alike(policy, monkeypatch):
     rng = np.random.default_rng(7)
     batches = [np.unique(rng.zipf(1.3, 300) % 500) for _ in range(12)]

@@ -126,7 +126,7 @@ def test_pairs_are_covered() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.long(period=22)) for seed in DRAWN]
+    "seed", [pytest.param(seed, marks=pytest.mark.long(period=44)) for seed in DRAWN]
 )
 def test_a_drawn_config_has_one_digest(seed: int) -> None:
     _needs_mpi()

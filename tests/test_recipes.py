@@ -12,6 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,21 +60,18 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(package: Path, log: Path, folder: Path, *toys: Toy) -> dict[str, Any]:
-    """What `toy_runs.py` says of some toys."""
+def trained(package: Path, log: Path, folder: Path, toy: Toy) -> Any:
+    """What `toy_runs.py` says of a toy."""
     script = str(ROOT / "tests" / "toy_runs.py")
-    recipes = [toy.recipe for toy in toys]
-    done = python(package, script, str(log), str(folder), *recipes)
+    done = python(package, script, str(log), str(folder), toy.recipe)
     assert done.returncode == 0, done.stderr
-    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return results
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def runs(package: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the toys did that train."""
-    folder = tmp_path_factory.mktemp("runs")
-    return trained(package, log, folder, OPTIMIZER, SCHEME, POLICY, KIND)
+@pytest.fixture
+def trains(package: Path, log: Path, tmp_path: Path) -> Callable[[Toy], Any]:
+    """What `toy_runs.py` says of a toy of the package."""
+    return partial(trained, package, log, tmp_path)
 
 
 @pytest.mark.parametrize("toy", TOYS, ids=lambda toy: toy.recipe)
@@ -92,7 +91,7 @@ def test_a_format_is_trained_saved_resumed_and_asked_of_the_oracle(
 ) -> None:
     package = copied(tmp_path)
     FORMAT.write(package)
-    run = trained(package, log, tmp_path, FORMAT)[FORMAT.recipe]
+    run = trained(package, log, tmp_path, FORMAT)
     assert len(set(run["digests"])) == 1
     assert run["stored"] == ["|u1", FORMAT.name] and run["bytes of a number"] == 1
     assert run["all numbers are of the format"] and run["numbers"] > 20
@@ -104,8 +103,8 @@ def test_a_format_is_trained_saved_resumed_and_asked_of_the_oracle(
     }
 
 
-def test_an_optimizer_trains(runs: dict[str, Any]) -> None:
-    sgd, toy, spread = runs[OPTIMIZER.recipe]
+def test_an_optimizer_trains(trains: Callable[[Toy], Any]) -> None:
+    sgd, toy, spread = trains(OPTIMIZER)
     assert toy == spread != sgd
 
 
@@ -118,19 +117,19 @@ def test_an_optimizer_leaves_its_tests_green(package: Path) -> None:
     assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 10
 
 
-def test_a_scheme_changes_no_bit(runs: dict[str, Any]) -> None:
-    plain, scheme = runs[SCHEME.recipe]
+def test_a_scheme_changes_no_bit(trains: Callable[[Toy], Any]) -> None:
+    plain, scheme = trains(SCHEME)
     assert plain == scheme
 
 
-def test_a_policy_decides_which_rows_stay_and_changes_no_bit(runs: dict[str, Any]) -> None:
-    digests, misses = zip(*runs[POLICY.recipe])
+def test_a_policy_decides_which_rows_stay_and_changes_no_bit(trains: Callable[[Toy], Any]) -> None:
+    digests, misses = zip(*trains(POLICY))
     assert len(set(digests)) == 1
     assert misses[0] != misses[1]
 
 
-def test_a_kind_trains_and_is_looked_at(runs: dict[str, Any]) -> None:
-    run = runs[KIND.recipe]
+def test_a_kind_trains_and_is_looked_at(trains: Callable[[Toy], Any]) -> None:
+    run = trains(KIND)
     assert len(set(run["digests"])) == 1
     assert run["physical tables"] == {"one.shared": 25, "many.shared": 10}
     assert run["neighbours share"] and run["rows that differ"] == 25

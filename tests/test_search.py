@@ -149,7 +149,7 @@ def test_each_stage_finds_what_was_recorded(
     recorded.check(f"stages of a search, {case}", [*entries, *shown, ("ms", seconds)])
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(shapes=SHAPES, layout=LAYOUTS, name=st.sampled_from(sorted(COST_MODELS)))
 def test_the_answer_is_a_whole_plan_and_its_price(
     shapes: Shapes, layout: Layout, name: str
@@ -169,7 +169,7 @@ def test_the_answer_is_a_whole_plan_and_its_price(
     assert again.seconds == answer.seconds
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(shapes=SHAPES, layout=LAYOUTS, name=st.sampled_from(sorted(COST_MODELS)))
 def test_never_worse_than_any_heuristic(shapes: Shapes, layout: Layout, name: str) -> None:
     model, tables, work = model_of(shapes, layout, name)

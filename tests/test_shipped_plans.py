@@ -8,7 +8,7 @@ from neocpu.core import presets
 from neocpu.core.errors import PlanError
 
 # Days in which all pairs come round: together they take minutes.
-DAYS = 25
+DAYS = 48
 
 
 @pytest.mark.parametrize(

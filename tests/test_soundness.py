@@ -26,6 +26,7 @@ from neocpu.train.watch.results import RunReport
 from neocpu.train.watch.step_watch import StepClock
 from neocpu.train.watch.train_log import TrainLog
 from tests.small_run import BATCH, ROWS, config_of, write_log
+from tests.workers import covered
 
 IN_ORDER = "data.shuffle=false"
 SKIP = "training.on_nonfinite=skip"
@@ -223,7 +224,10 @@ def test_a_large_value_of_the_log_is_told_at_its_step(tmp_path):
     assert all(np.isfinite(values).all() for values in fields(tmp_path / "skips").values())
 
 
-@pytest.mark.parametrize("rule", ["exact_rowwise_adagrad", "exact_adagrad", "lamb"])
+@pytest.mark.parametrize(
+    "rule",
+    covered(("exact_rowwise_adagrad", "exact_adagrad", "lamb"), always=("exact_rowwise_adagrad",)),
+)
 @pytest.mark.parametrize("plan", ["table_wise", "column_wise", "data_parallel"])
 def test_a_row_whose_state_overflows_is_told(log, tmp_path, rule, plan):
     """A gradient of 2^62 is sound, but that of eight lookups of a row is not."""

@@ -66,8 +66,8 @@ def run_job(
     ("deed", "words"),
     [
         ("stopped", "is stopped, last seen "),
-        ("endless", "is in lookup of step 5 for"),
-        ("waiting", "is in writing a checkpoint of step 5 for"),
+        pytest.param("endless", "is in lookup of step 5 for", marks=pytest.mark.long),
+        pytest.param("waiting", "is in writing a checkpoint of step 5 for", marks=pytest.mark.long),
     ],
 )
 def test_a_job_that_stands_still_says_why_and_ends(

@@ -33,7 +33,7 @@ def planned(shapes: Shapes, layout: Layout, machine: Machine, capacity: Capacity
     return plan_tables(tables, "auto", layout, model, work, capacity)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data(), shapes=SHAPES, tight=st.booleans())
 def test_a_plan_for_unequal_ranks_fits_and_has_its_price(
     data: st.DataObject, shapes: Shapes, tight: bool

@@ -58,15 +58,12 @@ LAST: dict[str, tuple[str, ...]] = {
     "kills": ("resume", "parity_kills"),
     "bodies": ("spmd",),
     "hosts": ("hosts", "calibrate", "balance"),
-    "launches": (
-        "launch",
-        "slurm",
-        "signals",
-        "comm",
-        "doctor",
-        "emulation",
-        "standing_still",
-    ),
+    # short ones, so that neither worker waits long for the other's last
+    "still": ("standing_still",),
+    "launch": ("launch",),
+    "signals": ("signals",),
+    "comm": ("comm",),
+    "doctor": ("doctor", "slurm", "emulation"),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less
@@ -84,31 +81,14 @@ QUICK_FILES = """
 QUICK = frozenset(QUICK_FILES.split())
 
 # `pytest -m long`: covers that try many cases of one idea, and tests of seconds whose idea has a
-# quicker one beside them. Without `-m`, a run of the whole suite takes a sample of each, drawn by
-# date, so that every case comes round in so many days.
-LONG = dict.fromkeys(
+# quicker one beside them. Without `-m`, a run of the whole suite takes a sample of each file's,
+# drawn by date, so that every case comes round in so many days.
+LONG = frozenset(
     (
         "arm",
-        "benchmarks",
-        "emulation",
-        "examples",
-        "fuzz::test_damaged_inputs_are_answered",
-        "guards",
-        "lessons::test_a_lesson_shows_what_it_says",
-        "oracle_honest",
-        "promise::test_one_digest_without_avx512",
-        "quality",
-        "recipes::test_a_format_is_trained_saved_resumed_and_asked_of_the_oracle",
-        "recipes::test_an_optimizer_leaves_its_tests_green",
-        "resume::test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched",
-        "resume::test_runs_killed_at_any_instant_end_as_if_untouched",
-        "standing_still::test_a_run_goes_on_by_itself_to_the_same_digest",
-    ),
-    8,
-) | dict.fromkeys(
-    (
         "balance",
         "bench::test_the_columns_of_a_log_have_their_roles",
+        "benchmarks",
         "calibrate::test_a_quick_calibration_writes_a_machine_whose_rates_are_positive",
         "checkpoint_chain::test_changes_and_their_base_are_the_state",
         "checkpoint_chain::test_runs_with_changes_have_the_digests_of_runs_without",
@@ -120,8 +100,11 @@ LONG = dict.fromkeys(
         "course::test_a_slip_is_named_and_no_other",
         "dataset::test_other_schemas_are_refused",
         "dnas::test_a_search_rolls_back",
+        "dnas::test_readers_read_for_a_search",
         "dnas::test_the_pick_is_among_the_best_of_all_models",
+        "emulation",
         "estimator::test_samples_have_weights",
+        "examples",
         "explain::test_a_memory_that_a_machine_lacks_is_to_be_bought",
         "explain::test_what_does_not_fit_is_told_with_remedies",
         "export_onnx::test_other_models",
@@ -130,23 +113,42 @@ LONG = dict.fromkeys(
         "frequent::test_warm_caches_find_more_and_change_no_bit",
         "full_ranks::test_what_fits_by_rows_fits_and_costs_no_more",
         "fuzz::test_a_reader_that_hangs_or_crashes_is_found_and_the_next_input_read",
+        "fuzz::test_damaged_inputs_are_answered",
+        "guards",
+        "hand_plans::test_no_plan_by_hand_is_better",
         "hosts::test_links_carry_the_bytes_that_a_run_counts",
         "importance::test_the_column_that_labels_follow_from_is_the_most_important",
         "interactions::test_one_digest_on_any_ranks_pipeline_and_kernels",
         "keeping::test_what_the_folder_has_lost_comes_from_the_mirror",
+        "kernel_cache::test_a_folder_that_cannot_be_made_is_said_once",
+        "kernel_cache::test_a_foreign_folder_is_said_once_and_never_read",
+        "kernel_cache::test_a_read_only_folder_is_used_as_far_as_it_goes",
+        "kernel_cache::test_an_edited_callee_recompiles_what_uses_it_and_nothing_else",
         "kernel_cache::test_another_installation_finds_every_kernel",
         "kernel_cache::test_damaged_files_are_compiled_again",
         "kind_conformance::test_gradients_are_those_of_finite_differences",
         "kind_conformance::test_one_digest_on_any_plan_and_from_any_checkpoint",
         "learned::test_a_planner_is_never_worse_than_the_search_or_its_own_plan",
+        "lessons::test_a_lesson_shows_what_it_says",
+        "lessons::test_the_search_finds_a_key_by_its_whole_name",
         "models::test_tables_of_models_look_up_features_of_their_logs",
+        "mutants::test_a_bug_that_the_test_sees_and_one_that_it_does_not",
+        "mutants::test_bugs_in_functions_that_are_loaded_show_in_forks",
+        "mutants::test_lines_that_tests_run_are_recorded",
         "narrow_homes::test_a_cache_of_all_rows_trains_them_in_fp32_and_rounds_once",
         "narrow_homes::test_a_run_of_narrow_rows_goes_on_as_if_nothing_had_happened",
         "narrow_homes::test_checkpoints_of_changes_hold_what_whole_ones_hold",
         "narrow_homes::test_rows_that_find_no_line_are_staged_and_narrowed",
+        "next_day::test_a_run_without_progress_ends_well_and_keeps_its_best",
+        "next_day::test_tables_of_kinds_grow_where_rows_keep_their_places",
+        "next_day::test_towers_and_narrow_rows_below_caches_go_on",
         "noise::test_the_command_tells_percentiles_and_progress",
+        "oracle_attribution::test_an_option_of_which_few_values_fail_is_told",
+        "oracle_attribution::test_sizes_of_errors_say_of_which_format_they_are",
         "oracle_attribution::test_wrong_rows_say_what_step_they_took",
+        "oracle_cases::test_another_seed_asks_the_same_questions_with_other_numbers",
         "oracle_cases::test_our_twins_lie_within_the_bounds_and_these_are_as_recorded",
+        "oracle_cases::test_rows_have_the_multiple_of_columns_that_was_asked_for",
         "oracle_drawn::test_draws_have_all_options_and_repeat",
         "oracle_evidence::test_mutations_are_named_or_met_with_silence",
         "oracle_flat::test_both_forms_hold_the_same_suite",
@@ -154,6 +156,7 @@ LONG = dict.fromkeys(
         "oracle_flat::test_the_mistake_of_the_example_is_found_and_named",
         "oracle_flat::test_the_workflow_fails_a_wrong_kernel_and_keeps_the_report",
         "oracle_holes::test_the_bug_fails_and_a_right_answer_passes",
+        "oracle_honest",
         "oracle_matrix::test_each_hyper_parameter_in_fp16_fails",
         "oracle_mirrors::test_mirrors_lie_within_their_presets_and_refuse_with_a_reason",
         "oracle_mutants::test_right_variants_pass",
@@ -178,27 +181,38 @@ LONG = dict.fromkeys(
         "preflight::test_no_checkpoint_is_larger_than_foretold",
         "preflight::test_the_estimate_of_a_small_run_is_what_it_takes",
         "promise::test_one_digest_with_plain_kernels",
+        "promise::test_one_digest_without_avx512",
+        "quality",
         "readers::test_a_followed_folder_has_the_digest_of_its_files",
         "readers::test_the_split_of_a_slow_reader_is_read_by_another_too",
+        "recipes::test_a_format_is_trained_saved_resumed_and_asked_of_the_oracle",
+        "recipes::test_a_kind_trains_and_is_looked_at",
+        "recipes::test_a_policy_decides_which_rows_stay_and_changes_no_bit",
+        "recipes::test_a_scheme_changes_no_bit",
+        "recipes::test_an_optimizer_leaves_its_tests_green",
         "recipes::test_an_optimizer_trains",
         "recorded::test_plans_for_machines",
         "recorded::test_simulated_steps",
         "resume::test_a_killed_run_goes_on_elsewhere_to_the_same_digest",
+        "resume::test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched",
         "resume::test_resume_without_a_checkpoint_starts_anew_and_says_so",
+        "resume::test_runs_killed_at_any_instant_end_as_if_untouched",
         "resume::test_sigterm_leaves_a_checkpoint_to_resume_from",
         "roles::test_a_log_of_numbers_only_learns_what_is_not_in_proportion",
         "search::test_the_solver_agrees",
+        "simulation::test_the_smallest_machine",
         "slurm",
         "soundness::test_a_run_that_diverges_rolls_back_until_its_rates_serve",
+        "standing_still::test_a_run_goes_on_by_itself_to_the_same_digest",
         "sweep::test_a_sweep_ranks_goes_on_and_outlives_failures",
         "tiers::test_rows_come_back_as_they_went",
         "tower_partition::test_sizes_are_kept",
+        "traffic::test_a_thousand_tables_on_128_ranks",
         "training::test_optimizers_with_more_state_resume_on_any_ranks",
         "use_page",
         "warmup::test_a_kernel_that_was_deleted_is_missed",
         "warmup::test_an_edit_without_effect_costs_a_walk_that_compiles_nothing",
-    ),
-    4,
+    )
 )
 PERIOD = 8  # of a case that names none
 # the variable with the day whose sample is run; empty: all that is asked for
@@ -298,8 +312,8 @@ def mark(items: list[pytest.Item]) -> None:
         file, test = name_of(item.nodeid)
         if file in QUICK:
             item.add_marker(pytest.mark.quick)
-        if period := LONG.get(f"{file}::{test}", LONG.get(file)):
-            item.add_marker(pytest.mark.long(period=period))
+        if LONG & {file, f"{file}::{test}"}:
+            item.add_marker(pytest.mark.long)
 
 
 def arrange(items: list[pytest.Item]) -> None:
