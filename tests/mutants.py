@@ -7,8 +7,8 @@ no other bug is tried.
 
 A bug is killed by a test that fails with it, and passes without it, or that ends in time only
 without it. Which tests belong to a function `executed.py` has recorded; those of all bugs wait in
-one process (`forked.py`), and what survives there, or is in a kernel, has a process of its own. Of
-our own since mutmut leaves out whatever has a decorator, so every kernel; cosmic-ray has one
+one process (`forked.py`); what it cannot see, as a kernel that survives, has one of its own. Of our
+own since mutmut leaves out whatever has a decorator, so every kernel; cosmic-ray has one
 command for all files.
 """
 
@@ -87,8 +87,9 @@ class Copy:
         if not tests or _cannot_run(ast.parse(source)):
             return Verdict(UNTESTED)
         tests = sorted(tests, key=lambda test: -self._kills[mutant.file, test])
-        outcome = Outcome() if _is_kernel(mutant.file) else self._in_forks(mutant, source, tests)
-        forked = bool(outcome.failed) or outcome.whole
+        outcome = self._in_forks(mutant, source, tests)
+        # what compiles a kernel may have read its code before
+        forked = bool(outcome.failed) or (outcome.whole and not _is_kernel(mutant.file))
         if not forked:
             path.write_bytes(mutant.applied(source))
             outcome = self._outcome(tests)
@@ -104,6 +105,7 @@ class Copy:
         need none of the others to be collected.
         """
         first = tests[0].partition("::")[0]
+        seconds = SECONDS if _is_kernel(mutant.file) else FORKED_SECONDS
         outcomes = []
         for near in (True, False):
             asked = [test for test in tests if is_of(test, first) == near]
@@ -112,7 +114,7 @@ class Copy:
             self._forked.collect(asked)
             path = self.folder / mutant.file
             path.write_bytes(mutant.applied(source))
-            outcomes.append(self._forked.outcome(mutant.file, source, asked, FORKED_SECONDS))
+            outcomes.append(self._forked.outcome(mutant.file, source, asked, seconds))
             path.write_bytes(source)
             if outcomes[-1].failed or not (outcomes[-1].passed or outcomes[-1].whole):
                 return outcomes[-1]
@@ -210,19 +212,30 @@ def changed_lines(root: Path, base: str) -> dict[str, set[int]]:
 
 
 def drawn(root: Path, options: argparse.Namespace) -> Iterator[Mutant]:
-    """Bugs in a drawn order, each of which is in the bytecode."""
-    lines = changed_lines(root, options.changed) if options.changed else None
-    sources = {}
-    mutants = []
+    """Bugs in a drawn order, each of which is in the bytecode: first their files, by the number of
+    their lines, so that edits of few files have to be found.
+    """
+    generator = random.Random(options.seed)
+    changed = changed_lines(root, options.changed) if options.changed else None
+    sources: dict[str, bytes] = {}
+    lines: dict[str, set[int]] = {}
     for path in sorted((root / "neocpu" / (options.wing or "")).rglob("*.py")):
         file = path.relative_to(root).as_posix()
-        if file.startswith(NO_CODE) or (lines is not None and file not in lines):
-            continue
-        sources[file] = path.read_bytes()
-        found = mutants_of(file, sources[file])
-        mutants += [m for m in found if lines is None or m.line in lines[file]]
-    random.Random(options.seed).shuffle(mutants)
-    return (mutant for mutant in mutants if differs(mutant, sources[mutant.file]))
+        if not file.startswith(NO_CODE):
+            sources[file] = path.read_bytes()
+            everywhere = {*range(1, sources[file].count(b"\n") + 2)}
+            lines[file] = everywhere if changed is None else changed.get(file, set())
+    counts = {file: len(own) for file, own in lines.items() if own}
+    mutants: dict[str, list[Mutant]] = {}
+    while counts:
+        (file,) = generator.choices([*counts], [*counts.values()])
+        if file not in mutants:
+            mutants[file] = [m for m in mutants_of(file, sources[file]) if m.line in lines[file]]
+            generator.shuffle(mutants[file])
+        if not mutants[file]:
+            del counts[file]
+        elif differs(mutant := mutants[file].pop(), sources[file]):
+            yield mutant
 
 
 def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -46,6 +46,7 @@ SWAPS = {name: other for pair in map(str.split, PAIRS) for name, other in (pair,
 SILENT_FIELDS = {"decorator_list", "annotation", "returns"}
 HINT = re.compile(r"(?:pre)?fetch(?:_|$)")
 SILENT_CALLS = {"sleep"}
+CLOCKS = {"monotonic", "perf_counter", "process_time", "time"}
 SILENT_WORDS = {"timeout", "strict", "stacklevel", "daemon"}
 LOG = "LOG"  # name of a module's logger
 # constants of a module, by name or by the comment behind them
@@ -175,10 +176,17 @@ def _text(node: ast.AST, **changes: Any) -> str:
 
 
 def _comparisons(node: ast.AST) -> Iterator[Edit]:
-    if isinstance(node, ast.Compare):
+    if isinstance(node, ast.Compare) and not _asks_clock(node):
         for place, operator in enumerate(node.ops):
             ops = [*node.ops[:place], COMPARISONS[type(operator)](), *node.ops[place + 1 :]]
             yield node, _text(node, ops=ops)
+
+
+def _asks_clock(node: ast.Compare) -> bool:
+    """Whether a moment is compared, which never is another one to the last bit."""
+    called = (part.func for part in ast.walk(node) if isinstance(part, ast.Call))
+    names = {getattr(function, "attr", getattr(function, "id", "")) for function in called}
+    return not names.isdisjoint(CLOCKS)
 
 
 def _arithmetic(node: ast.AST) -> Iterator[Edit]:

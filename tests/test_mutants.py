@@ -67,6 +67,7 @@ def test_what_is_only_said_or_typed_has_no_bugs() -> None:
         ("y = True", "True -> False"),
         ("fetch_row(a, b + 1)", None),
         ("time.sleep(0.1)", None),
+        ("y = time.monotonic() > a", None),
         ("b.wait(timeout=1)", "b.wait(timeout=1) -> pass"),
         ("y = zip(a, b, strict=True)", None),
         ("LOG.info('a', b + 1)", None),

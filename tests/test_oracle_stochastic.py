@@ -24,7 +24,7 @@ from neocpu.oracle.suite import Question, ask
 from neocpu.oracle.verdicts import stochastic
 from neocpu.oracle.verdicts.compare import compare
 from neocpu.oracle.verdicts.stochastic import draws_of, limit, mistake_of, scores, untested
-from neocpu.oracle.verdicts.stochastic_mistakes import SIZES
+from neocpu.oracle.verdicts.stochastic_mistakes import SIZES, Draws, sequences
 from tests import recorded
 from tests.oracle_cases import all_cases
 
@@ -239,6 +239,20 @@ def test_what_an_answer_is_too_small_for_is_said() -> None:
 
 def test_every_bias_that_is_called_visible_is_one_of_the_mistakes() -> None:
     assert set(stochastic.BIASES) <= set(SIZES)
+
+
+def test_a_sequence_expects_nothing_of_an_element_from_that_or_later_ones() -> None:
+    generator = np.random.default_rng(0)
+    up = generator.random((2, 40)) < 0.5
+    zeros = np.zeros(40, np.int64)
+    rest = (np.zeros(40), zeros > 0, np.arange(40), zeros, zeros, np.arange(40) % 6)
+    chance = generator.uniform(0.1, 0.9, 40)
+    other = up.copy()
+    other[:, 5] ^= True
+    both = (sequences(Draws(seen, chance, *rest)) for seen in (up, other))
+    for (mistake, p), (_, q) in zip(*both, strict=True):
+        differs = (p != q).any(axis=0)
+        assert not differs[:6].any() and differs[6:].any(), mistake
 
 
 def test_answers_that_are_wrong_otherwise_are_not_called_unfair() -> None:
