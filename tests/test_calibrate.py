@@ -5,6 +5,8 @@ import re
 import signal
 import sys
 import time
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -44,8 +46,15 @@ def all_rates(machine: Machine) -> list[float]:
     return [rate for curve in curves for rate in getattr(curve, COLUMNS[type(curve)][1])]
 
 
-def test_a_quick_calibration_writes_a_machine_whose_rates_are_positive(tmp_path: Path) -> None:
+def test_a_quick_calibration_writes_a_machine_whose_rates_are_positive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "here" / "machine.toml"
+    told: Counter[int] = Counter()
+    monkeypatch.setattr(
+        "neocpu.cli.calibrate.progress",
+        lambda jobs: nullcontext(lambda ranks, topic: told.update([ranks])),
+    )
     result = CliRunner().invoke(
         calibrate, ["--quick", "--ranks", "2", "--out", str(path), "--folder", str(tmp_path)]
     )
@@ -54,6 +63,7 @@ def test_a_quick_calibration_writes_a_machine_whose_rates_are_positive(tmp_path:
     machine = machine_file.load(path)
     assert min(all_rates(machine)) > 0
     jobs = {1, 2} if calibration._has_mpi() else {1}
+    assert told == dict.fromkeys(jobs, calibration.TOPICS)
     heights = EFFORTS["quick"].heights
     for ranks in jobs:
         assert {p.product for p in machine.products if p.ranks == ranks} == set(PRODUCTS)
