@@ -159,32 +159,45 @@ def run_drawn(
     tell: Callable[[str], None],
     ranks: Sequence[int] = DRAWN_RANKS,
 ) -> list[dict[str, Any]]:
-    """So many ways of each drawn config, those that were not refused; a launch that failed is told,
-    with its seed, and the next one begins.
+    """So many ways of each drawn config, those that were not refused, all in the same processes;
+    what fails is told.
     """
-    records = []
-    for seed in seeds:
-        with tempfile.TemporaryDirectory(prefix="promise-") as name:
-            folder = Path(name)
-            write_data(folder)
-            started = time.perf_counter()
-            reached: list[dict[str, Any]] = []
-            for launch in schedule({"host": drawn_cases(seed, ways, ranks)}):
-                try:
-                    reached += run(launch, folder, DRAWN_SECONDS)
-                except RuntimeError as error:
-                    tell(f"seed {seed} FAILED: {error}")
-                    reached += outcomes(launch, folder)
-            refused = Counter(record["refused"] for record in reached if record["refused"])
-            reached = [record for record in reached if not record["refused"]]
-            expected = {record["family"]: record["digest"] for record in reversed(reached)}
-            for line in disagreements(reached, expected):
-                tell(f"seed {seed} DIFFERS: {line}")
-            for why, count in refused.items():
-                tell(f"seed {seed}: {count} refused: {why}")
-            tell(f"seed {seed}: {len(reached)} ways, {time.perf_counter() - started:.0f} s")
-            records += reached
-    return records
+    started = time.perf_counter()
+    cases = [case for seed in seeds for case in drawn_cases(seed, ways, ranks)]
+    reached: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="promise-") as name:
+        write_data(Path(name))
+        for launch in schedule({"host": cases}):
+            reached += run_all_cases(launch, Path(name), tell)
+    refused = Counter((r["family"], r["refused"]) for r in reached if r["refused"])
+    reached = [record for record in reached if not record["refused"]]
+    expected = {record["family"]: record["digest"] for record in reversed(reached)}
+    for line in disagreements(reached, expected):
+        tell(f"DIFFERS: {line}")
+    for (family, why), count in refused.items():
+        tell(f"{family}: {count} refused: {why}")
+    tell(f"seeds {seeds}: {len(reached)} ways, {time.perf_counter() - started:.0f} s")
+    return reached
+
+
+def run_all_cases(
+    launch: Launch, folder: Path, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What every case of a launch reached; one that ends the processes is told, and the others go
+    on in new ones.
+    """
+    while True:
+        try:
+            # nothing is seen of those that begin
+            return run(launch, folder, DRAWN_SECONDS * (1 + len(launch.begin)))
+        except RuntimeError as error:
+            tell(f"FAILED: {error}")
+        reached = outcomes(launch, folder)
+        if len(reached) == len(launch.cases):
+            return reached
+        failed = asdict(launch.cases[len(reached)]) | {"digest": "", "refused": "it failed"}
+        with open(folder / f"{launch.name}.lines", "a") as lines:
+            lines.write(json.dumps(failed) + "\n")
 
 
 def committed() -> dict[str, str]:
@@ -285,7 +298,7 @@ def drawn_main(seeds: str, ways: int, ranks: Sequence[int]) -> int:
 
     low, _, high = seeds.partition("-")
     records = run_drawn(range(int(low), int(high or low) + 1), ways, tell, ranks)
-    wrong = sum(" FAILED: " in line or " DIFFERS: " in line for line in lines)
+    wrong = sum(line.startswith(("FAILED: ", "DIFFERS: ")) for line in lines)
     configs = len({record["family"] for record in records})
     print(f"{len(records)} ways of {configs} drawn configs, {wrong} with another digest or none")
     return int(wrong > 0)

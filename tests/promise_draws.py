@@ -58,7 +58,7 @@ Values = Mapping[str, tuple[object, ...]]
 Keys = dict[str, object]
 DENSE_FEATURES = 5  # of the data of `promise_cases.py`
 RANKS = (1, 2, 3, 4)
-HOW_OFTEN = ("whole", "whole", "whole", "stopped", "stopped", "elsewhere", "killed")
+HOW_OFTEN = (*["whole"] * 5, *["stopped"] * 3, *["elsewhere"] * 2, "killed")
 UNCUT = ("table_wise", "row_wise", "table_row_wise")  # plans for rows with one scale
 MIRROR = "MIRROR"  # the second place for checkpoints, which who starts a run names
 TRIES = 30  # drawings of a group of keys, until the config takes them
@@ -239,6 +239,7 @@ class Drawn:
             for name, words in DAY_TABLES.items():
                 rows = words * day + 1 - (name in TOO_SMALL and self.day == "online")
                 keys[f"tables.{name}.rows"] = rows
+            keys["tables.large.rows"] = 5000
         return text_of(keys)
 
 
@@ -365,7 +366,7 @@ class Drawing:
             "data.shuffle": chance.random() < 0.8,
             "data.shuffle_run": chance.choice((1, 1, 5)),
             "eval.ema": chance.choice((0.0, 0.0, 0.75)),
-            "checkpoint.every_steps": chance.choice((1, 2, 3)),
+            "checkpoint.every_steps": chance.choice((2, 3, 5)),
             "eval.every_steps": chance.choice((0, 2)),
         }
 
@@ -498,7 +499,7 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     yield f"parallel.unique_rows={chance.choice(UNIQUE_ROWS)}"
     yield f"parallel.machine={chance.choice(('', 'zionex'))}"
     yield f"data.read_ahead={chance.choice((0, 2))}"
-    readers = 0 if family.day == "online" else chance.choice((0, 0, 1, 2))  # which reads by itself
+    readers = chance.choice((0, 0, 1, 2))
     yield f"readers.count={readers}"
     yield f"checkpoint.full_every={chance.choice((0, 1, 3))}"
     yield f"checkpoint.memory={chance.choice((0, 128 << 20))}"

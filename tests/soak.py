@@ -128,6 +128,7 @@ class Counts:
     ends: int = 0  # runs that reached theirs
     restarts: int = 0  # lives that went on by themselves
     rescued: int = 0  # lives that went on from the rows in memory
+    broken: int = 0  # lives that did what they must not do
 
     def report(self) -> str:
         """In words."""
@@ -135,8 +136,8 @@ class Counts:
         return (
             f"{sum(self.faults.values()):,} faults in {self.lives:,} lives ({kinds}), which "
             f"went on by themselves {self.restarts:,} times and from rows left in memory "
-            f"{self.rescued:,} times; {self.ends:,} runs reached their end, all with the digest of "
-            "an undisturbed one"
+            f"{self.rescued:,} times; {self.ends:,} runs reached their end; {self.broken:,} lives "
+            "did what they must not do"
         )
 
 
@@ -303,7 +304,10 @@ class Soak:
         """Some faults: what is there from the start, and at last what may end the life."""
         chance = self.place.chance
         shares = [fault.share for fault in possible]
-        drawn = dict.fromkeys(chance.choices(possible, shares, k=chance.randint(2, 7)))
+        drawn = chance.choices(possible, shares, k=chance.randint(2, 12))
+        # what is there from the start is there once, and what may end a life strikes it once
+        once = dict.fromkeys(fault for fault in drawn if fault.strike is None or fault.fatal)
+        drawn = [*once, *(fault for fault in drawn if fault not in once)]
         return sorted(drawn, key=lambda fault: (fault.strike is not None, fault.fatal))
 
     def _ways(self, job: Job) -> Iterator[str]:
@@ -465,10 +469,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for job in jobs(options.seed):
             if enough():
                 break
-            soak.job(job, enough)
+            try:
+                soak.job(job, enough)
+            except Broken as error:
+                soak.counts.broken += 1
+                print(f"BROKEN: {error}")
             print(f"{job.name}: {soak.counts.report()}", flush=True)
     print(soak.counts.report())
-    return 0
+    return int(soak.counts.broken > 0)
 
 
 if __name__ == "__main__":

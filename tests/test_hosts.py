@@ -204,6 +204,8 @@ def test_readers_are_on_hosts_that_have_the_log(tmp_path: Path) -> None:
     log = logs / TRAIN.name
     shutil.copy(TRAIN, log)
     words = ("--readers", "4", "--set", f"data.train={log}", "--set", "readers.split=1")
+    # what a config calls nodes says nothing of hosts
+    words += ("--set", "parallel.ranks_per_node=16")
     with room([Host(), Host(), Host(disks=[logs])]) as hosts:
         summary = train(hosts, *words, out=tmp_path / "run")
     assert summary["digest"] == README

@@ -251,6 +251,17 @@ def test_a_run_whose_readers_all_end_says_so(logs, monkeypatch):
         run_threads(1, both(files, raw_log(paths), 512, False, (1, 0), ReadersConfig(count=2)))
 
 
+def test_a_reader_whose_trainers_are_gone_ends_without_a_word(logs, capfd):
+    nobody = [("127.0.0.1", 1)]
+    share = BatchShare(512, 4, 0, 1)
+    order = Reading(seed=3, shuffle=False, depth=0)
+    log = raw_log(logs["csv"][0])
+    job = reader.ReaderJob(0, "reader 0", "t", nobody, [nobody], log, (0, 9), TABLES, share, order)
+    with reader.start(job) as process:  # its pipe is still open when it ends
+        assert process.wait(60) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_the_split_of_a_slow_reader_is_read_by_another_too(logs, monkeypatch):
     resumed = threading.Event()
     deliver = reader.deliver
@@ -501,10 +512,10 @@ def test_runs_have_the_digest_of_converted_data(tmp_path):
     expected = digest(config_of(path), tmp_path / "converted")
     keys = ("readers.count=2", "readers.ahead=3", 'data.deduplicate=["user"]')
     assert digest(config_of(path, *keys), tmp_path / "read", ranks=2) == expected
-    # in the middle of the second pass, and with other readers
+    # in the middle of the second pass, and with another reader, of the same text compressed
     half = config_of(path, *keys, "training.steps=25")
     digest(half, tmp_path / "half")
-    rest = config_of(path, "readers.count=1")
+    rest = config_of(write(tmp_path, "gzip"), "readers.count=1")
     assert digest(rest, tmp_path / "half", ranks=2, resume=True) == expected
 
 
@@ -572,7 +583,7 @@ def test_what_needs_all_samples_is_refused(tmp_path, keys, message):
 @pytest.mark.parametrize(
     ("kind", "overrides", "message"),
     [
-        ("gzip", (), "data.shuffle: samples of .* cannot be read in another order"),
+        ("jsonl", (), "data.shuffle: samples of .* cannot be read in another order"),
         ("csv", ("data.rows_by=vocabulary",), "counts codes; name a data set in data.vocabulary"),
         ("csv", ("memory.warm=true",), "memory.warm counts codes"),
         ("csv", ("data.schema.session=user",), "data.schema.session = 'user' moves rows"),

@@ -259,8 +259,9 @@ def test_a_run_goes_on_as_often_as_it_may_and_notes_why(
     ("ending", "status", "lines"),
     [
         (Ending(1, talk=["Abort(1) on node 0: application called MPI_Abort"]), 1, 0),
-        (Ending(143, stopped=True), 143, 0),
-        (Ending(9, signal=9, process=1, host="a", stopped=True), 9, 0),
+        (Ending(143, signal=15, process=1, host="a", stopped=1), 143, 0),
+        (Ending(9, signal=9, process=1, host="a", stopped=1), 9, 1),
+        (Ending(9, signal=9, process=1, host="a", stopped=2), 9, 0),
         (Ending(9, stalled=True), STATUS, 1),
     ],
 )
@@ -268,7 +269,7 @@ def test_only_what_nobody_has_to_mend_is_started_again(
     tmp_path: Path, ending: Ending, status: int, lines: int
 ) -> None:
     told: list[str] = []
-    lives = 0 if lines else 9
+    lives = 9 if ending.stopped or not lines else 0
     assert Survivor(tmp_path, lambda resume: ending, "again", told.append).run(False, lives) == (
         status
     )

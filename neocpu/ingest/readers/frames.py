@@ -110,18 +110,20 @@ def connect(addresses: Sequence[Address], token: str) -> socket.socket:
     """
     end = time.monotonic() + PATIENCE
     begun = -SECONDS
+    why = "it speaks another language, or for another job"
     # who refuses at once is gone; who does not answer may be stopped, and go on
     while time.monotonic() - begun > SECONDS / 2 and time.monotonic() < end:
         begun = time.monotonic()
         for address in addresses:
-            with suppress(OSError):
+            try:
                 connection = socket.create_connection((address[0], address[1]), SECONDS)
                 # another program may listen at that port of another host's address
                 if _meet(connection, token):
                     return connection
-    raise ConnectionError(
-        f"no connection to {', '.join(f'{host}:{port}' for host, port in addresses)}"
-    )
+            except OSError as error:
+                why = str(error)
+    names = ", ".join(f"{host}:{port}" for host, port in addresses)
+    raise ConnectionError(f"no connection to {names}: {why}")
 
 
 class Connections:
@@ -172,17 +174,24 @@ def accept(listener: socket.socket, token: str) -> socket.socket | None:
     """
     connection, _ = listener.accept()
     connection.settimeout(SECONDS)
-    return connection if _meet(connection, token) else None
+    with suppress(OSError):
+        if _meet(connection, token):
+            return connection
+    return None
 
 
 def _meet(connection: socket.socket, token: str) -> bool:
-    """Do both sides know the token? Else the connection is closed."""
-    with suppress(OSError):
+    """Do both sides know the token? Else, and where OSError is raised, the connection is closed."""
+    try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(token.encode())
-        if hmac.compare_digest(connection.recv(len(token), socket.MSG_WAITALL), token.encode()):
-            connection.settimeout(None)
-            return True
+        word = connection.recv(len(token), socket.MSG_WAITALL)
+    except OSError:
+        connection.close()
+        raise
+    if hmac.compare_digest(word, token.encode()):
+        connection.settimeout(None)
+        return True
     connection.close()
     return False
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from neocpu.core.errors import NeocpuError
 from neocpu.core.floats import keep_subnormals
@@ -131,11 +130,12 @@ def deliver(loader: Loader, split: Split, trainers: Sequence[socket.socket]) -> 
         send(connection, {"split": split.number, "pieces": notes}, arrays)
 
 
-def end_with(pipe: BinaryIO) -> None:
-    """End this process when the one that started it ends."""
+def end_with(pipe: int) -> None:
+    """End this process when the one that started it ends, and with it this end of a pipe."""
 
     def watch() -> None:
-        pipe.read()
+        # not by a file object, whose lock Python wants when it ends by itself
+        os.read(pipe, 1)
         os._exit(0)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
@@ -144,7 +144,7 @@ def end_with(pipe: BinaryIO) -> None:
 def main() -> None:
     """Serve the job that stands on stdin."""
     job = pickle.load(sys.stdin.buffer)
-    end_with(sys.stdin.buffer)
+    end_with(sys.stdin.fileno())
     # libraries built with fast-math set the CPU to flush them, which changes bits
     keep_subnormals()
     with suppress(ConnectionError):  # trainers that end say why

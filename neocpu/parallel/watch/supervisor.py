@@ -26,7 +26,11 @@ from neocpu.parallel.watch.ends import Ends, host_key
 from neocpu.parallel.watch.watchdog import ERROR
 from neocpu.parallel.watch.words import STALLED
 
-PASSED_ON = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT")
+STOPS = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)
+]
 # seconds that a launcher has to end once ranks said that the run stands still: it waits for ever
 # for a host that it cannot reach
 GRACE = 5.0
@@ -78,7 +82,8 @@ class Ending:
     `process` and `host` are what the launcher calls them, and `rank`, where it tells it. lost : a
     host, or what the launcher had running there, is gone. first : rank, host and process of the
     rank of this host that ended before all others. stalled : ranks ended themselves, since
-    the run stood still. stopped : this process was asked to end it. talk : the launcher's lines.
+    the run stood still. stopped : how often this process was asked to end it. talk : the launcher's
+    lines.
     """
 
     status: int = 0
@@ -89,7 +94,7 @@ class Ending:
     lost: bool = False
     first: tuple[int, str, int] | None = None
     stalled: bool = False
-    stopped: bool = False
+    stopped: int = 0
     talk: list[str] = field(default_factory=list)
 
     def read(self) -> None:
@@ -114,6 +119,14 @@ class Ending:
             self.rank = int(match["rank"])
             self.host = match["host"]
             self.process = int(match["process"])
+
+    @property
+    def wanted(self) -> bool:
+        """Did it end as it was asked to? A rank that is killed while it writes the checkpoint of a
+        good end did not, unless somebody asked again.
+        """
+        by_signal = self.signal and self.signal not in STOPS
+        return self.stopped > 1 or (self.stopped == 1 and not (by_signal or self.stalled))
 
     @property
     def explained(self) -> bool:
@@ -223,12 +236,11 @@ def _pass_signals(mpiexec: "subprocess.Popen[bytes]", ending: Ending) -> dict[in
     """Let signals of this process reach mpiexec, and so the ranks; the handlers until now."""
 
     def pass_on(number: int, frame: object) -> None:
-        ending.stopped = True
+        ending.stopped += 1
         with suppress(ProcessLookupError):
             mpiexec.send_signal(number)
 
-    numbers = [getattr(signal, name) for name in PASSED_ON if hasattr(signal, name)]
-    return {number: signal.signal(number, pass_on) for number in numbers}
+    return {number: signal.signal(number, pass_on) for number in STOPS}
 
 
 def _look_for_first(record: Path, ending: Ending, mpiexec: "subprocess.Popen[bytes]") -> None:

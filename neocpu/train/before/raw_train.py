@@ -11,15 +11,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from neocpu.core.errors import ConfigError, DataError, NeocpuError
+from neocpu.ingest.copy_cache import FOLDER
 from neocpu.ingest.dataset.convert import schema_of
 from neocpu.ingest.dataset.fitting import fit
 from neocpu.ingest.dataset.raw import FileIndex, RawDataset, RawLog, index_of
 from neocpu.ingest.formats.files.folders import all_files
 from neocpu.ingest.formats.files.kinds import kind_of
+from neocpu.ingest.formats.files.unpacked import unpacked
 from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.sources import frames_of
 from neocpu.ingest.readers.coming import Coming, ComingDataset, Folder, Stdin
 from neocpu.parallel.transport.comm import Comm
-from neocpu.train.before.conversions import convert_options
+from neocpu.train.before.conversions import convert_options, copy_folders
 from neocpu.train.config.config import Config
 from neocpu.train.state.identity import fingerprint
 from neocpu.train.watch.results import Tell
@@ -55,6 +58,10 @@ def open_raw_train(
     numbers = json.loads(comm.on_first_rank(lambda: json.dumps(_fitted(config, paths)).encode()))
     if numbers is not None:
         config = replace(config, data=replace(config.data, schema=numbers))
+    kept = config.data.shuffle and not streamed and copy_folders(comm, out).cache
+    if kept:  # where the cache is not seen by all, who shuffles is refused below
+        names = json.loads(comm.on_first_rank(lambda: _in_any_order(config, paths, tell)))
+        paths = [Path(name) for name in names]
     counting = ranks_that_see(comm, paths)
     if len(counting) < comm.size:
         _tell_of_blind(config, comm.size - len(counting), tell)
@@ -64,7 +71,8 @@ def open_raw_train(
     counted: list[FileIndex] = []
     try:
         schema = schema_of(config.data.format, convert_options(config, "train"))
-        _refuse(config, schema)
+        if kept:
+            schema = replace(schema, encoding="")  # all files are UTF-8 by now
         if comm.rank in counting:
             share = paths[counting.index(comm.rank) :: len(counting)]
             counted = [index_of(path, schema, config.data.on_error) for path in share]
@@ -134,12 +142,28 @@ def _raw_files(sources: Sequence[str], coming: Coming | None) -> list[str]:
 
 
 def _fitted(config: Config, paths: Sequence[Path]) -> dict[str, object] | None:
-    """The tree of a schema with its numbers, where it takes some from the data; else None."""
+    """The tree of a schema with its numbers, where it takes some from the data; else None.
+
+    Raises ConfigError for what only a conversion can do.
+    """
     schema = schema_of(config.data.format, convert_options(config, "train"))
+    _refuse(config, schema)
     if not schema.unfitted:
         return None
     tree = fit(schema, paths).tree
     return None if tree is None else dict(tree)
+
+
+def _in_any_order(config: Config, paths: Sequence[Path], tell: Tell) -> bytes:
+    """Names of files whose lines can be read in any order, as JSON: texts are unpacked for it."""
+    schema = schema_of(config.data.format, convert_options(config, "train"))
+    names = []
+    for path in paths:
+        text = path if frames_of(path, schema) is not None else unpacked(path, schema.encoding)
+        if text != path:
+            tell(f"train: {path} is shuffled, so it is unpacked, and read as {text}")
+        names.append(str(text))
+    return json.dumps(names).encode()
 
 
 def ranks_that_see(comm: Comm, paths: Sequence[Path]) -> list[int]:
@@ -205,6 +229,7 @@ def _refuse_order(config: Config, dataset: RawDataset) -> None:
     if config.data.shuffle and (path := dataset.sequential) is not None:
         raise ConfigError(
             f"{config.source}: data.shuffle: samples of {path} cannot be read in another order "
-            "than its own, as it is compressed or of a kind without an index; set data.shuffle = "
-            "false, unpack it (or write Parquet), or convert it first: `neocpu data convert`"
+            "than its own, as it is of a kind without an index, or compressed and ranks share no "
+            f"{FOLDER} to unpack it in; set data.shuffle = false, write Parquet, or convert it "
+            "first: `neocpu data convert`"
         )

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from neocpu.core.errors import NeocpuError, StorageError, TrainingError
 from neocpu.kernels.compile.cache import cannot_write
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.parallel.transport.comm import Comm
+from neocpu.parallel.watch.ends import host_key
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.storage.arena import HUGE
 from neocpu.tables.tiers.placement import PLACEMENTS
@@ -85,14 +84,15 @@ def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool
     error: NeocpuError | None = None
     huge = False
     warning = ""
+    host_ranks = _ranks_of_host(comm)
     try:
-        huge, warning = _check_memory(run, comm)
+        huge, warning = _check_memory(run, comm.rank, len(host_ranks))
         if comm.rank == 0:
             _check_disks(run, comm.size, tell)
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
-    if comm.rank == 0 and (text := beyond_home(run, _ranks_of_host(comm))):
+    if comm.rank == 0 and (text := beyond_home(run, host_ranks)):
         tell(text)
     # rank 0 alone can tell, and it may be another host that is short
     warnings = [text.decode() for text in comm.allgather_bytes(warning.encode()) if text]
@@ -102,18 +102,21 @@ def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool
 
 
 def _ranks_of_host(comm: Comm) -> list[int]:
-    """Ranks that share this one's host and its memory."""
-    return [int(rank) for rank in np.flatnonzero(comm.nodes == comm.node_of(comm.rank))]
+    """Ranks of this one's host, whose memory they share, whatever a config calls nodes.
+
+    Collective.
+    """
+    keys = comm.allgather_bytes(host_key().encode())
+    return [rank for rank, key in enumerate(keys) if key == keys[comm.rank]]
 
 
-def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
+def _check_memory(run: PlannedRun, rank: int, host_ranks: int) -> tuple[bool, str]:
     """(do this host's ranks fit with tables on huge pages, a warning that they fit with none).
 
     Raises TrainingError if they do not even fit with small ones, unless the config insists.
     """
-    needs = rank_needs(run, comm.rank)
+    needs = rank_needs(run, rank)
     # each sees all of the host's memory as free
-    host_ranks = len(_ranks_of_host(comm))
     if needs.lasting:
         from neocpu.train.checkpoint.keeping import check_folder
 

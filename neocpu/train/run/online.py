@@ -9,9 +9,9 @@ A checkpoint notes the files so far (their sizes and fingerprints, not their con
 run goes on with the files that are still to come, and in the middle of one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,11 +185,21 @@ class OnlineSplits(Splits):
 
 
 class OnlineSchedule(BatchSchedule):
-    """The batches of all files, one pass over each, in their order."""
+    """The batches of all files, one pass over each, in their order.
 
-    def __init__(self, splits: OnlineSplits, steps: int) -> None:
+    read : the batches of a loader, by its passes and steps.
+    """
+
+    def __init__(
+        self,
+        splits: OnlineSplits,
+        steps: int,
+        read: Callable[[Loader, int, int], BatchSchedule],
+    ) -> None:
         self._splits = splits
         self._files = splits.files
+        self._read = read
+        self._file: BatchSchedule | None = None  # of the file at hand
         rest = [file for file in self._files if file.dataset is not None]
         first = rest[0].dataset if rest else splits.datasets["train"]
         assert first is not None
@@ -213,10 +223,27 @@ class OnlineSchedule(BatchSchedule):
         for number, file in enumerate(self._files):
             if file.end <= step or file.dataset is None:
                 continue
-            loader = self.training_loader(file)
-            first = max(step - file.start, 0)
+            if file.start >= total:
+                return
+            self.close()
             # the number of the file takes the place of the epoch: every file has its own order
-            yield from islice(loader.batches(number, first), max(total - file.start - first, 0))
+            before = number * file.steps
+            last = before + min(total - file.start, file.steps)
+            self._file = self._read(self.training_loader(file), number + 1, last)
+            yield from self._file.batches(before + max(step - file.start, 0))
+
+    def state(self) -> dict[str, object]:
+        """As of the file at hand."""
+        return self._file.state() if self._file is not None else {}
+
+    def report(self) -> dict[str, object]:
+        """As of the file that was read last. Collective."""
+        return self._file.report() if self._file is not None else {}
+
+    def close(self) -> None:
+        """No more batches are asked for."""
+        if self._file is not None:
+            self._file.close()
 
     def training_loader(self, file: TrainFile) -> Loader:
         """Batches of a file to train on."""
@@ -252,11 +279,6 @@ class OnlineTrainer(Trainer):
         """Open the files, and find where in them the run is."""
         config = self.config
         tell = self.report.tell
-        if config.readers.count:
-            raise ConfigError(
-                f"{config.source}: readers.count: `neocpu online` reads each file twice, to "
-                "measure and to train, so it converts them; --set readers.count=0"
-            )
         if config.data.split:
             raise ConfigError(
                 f"{config.source}: data.split: every file is measured before it is trained on; "
@@ -291,7 +313,9 @@ class OnlineTrainer(Trainer):
 
     def _schedule(self, splits: Splits) -> BatchSchedule:
         assert isinstance(splits, OnlineSplits)
-        return OnlineSchedule(splits, self.config.training.steps)
+        # readers of a file meet while steps are under way
+        comm = self.comm.queue("readers") if self.config.readers.count else self.comm
+        return OnlineSchedule(splits, self.config.training.steps, partial(self._read, comm))
 
     def _roll_back(self, splits: Splits, schedule: BatchSchedule) -> tuple[World, Recovery]:
         # it may go back into an earlier file, which knows fewer codes

@@ -34,6 +34,7 @@ from neocpu.ingest.readers.reader import ConvertedLog, ReaderJob, start
 from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.watch.asking import own_addresses
+from neocpu.parallel.watch.ends import host_key
 from neocpu.tables.specs.specs import bags
 from neocpu.train.before.raw_train import ranks_that_see
 from neocpu.train.step.schedule import BatchSchedule
@@ -204,7 +205,8 @@ class Session:
         comm = schedule.comm
         loader = schedule.loader
         readers = schedule.readers
-        near = bool((comm.nodes == comm.nodes[0]).all())
+        # not by nodes, which a config may say otherwise (parallel.ranks_per_node)
+        near = len(set(comm.allgather_bytes(host_key().encode()))) == 1
         listener = socket.create_server((LOOPBACK if near else "", 0), backlog=256)
         master = socket.create_server((LOOPBACK if near else "", 0), backlog=256)
         own = {

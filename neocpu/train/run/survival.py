@@ -56,10 +56,10 @@ class Survivor:
             ending = self.start(resume)
             losses = self.pool.losses()
             reason = self._reason(ending, look=bool(left))
-            if not reason or ending.stopped:
+            if not reason or ending.wanted:
                 return ending.status
             newest = _newest(self.out)
-            if not left:
+            if not left or ending.stopped:
                 return self._give_up(ending, reason, newest)
             pause = FIRST_PAUSE if newest != before else min(2 * pause, LONGEST_PAUSE)
             before = newest

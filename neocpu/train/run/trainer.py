@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from neocpu.core.cores import roam
 from neocpu.core.floats import keep_subnormals, require_subnormals
+from neocpu.ingest.loader import Loader
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
@@ -119,11 +120,10 @@ class Trainer:
             roam()
             if self._recovery is not None:
                 self._recovery.abandon()
-            if self._batches is not None:
-                self._batches.close()
             # SSD files are closed, and removed, however the run ends
-            if self.world is not None:
-                self.world.close()
+            for opened in (self._batches, self.world):
+                if opened is not None:
+                    opened.close()
 
     def _run(self, stop: StopSignal) -> dict[str, object]:
         """The run within its folder, from the data to the summary."""
@@ -143,14 +143,13 @@ class Trainer:
         beginning.take_over(world, splits, tell)
         recovery = self._recover(world, splits)
         if self.resume:
-            self._go_on(recovery, schedule)
+            self._go_on(world, recovery, schedule)
         self.report.config(self.config)  # not before a resume that may be refused
         self.report.note(f"ready for step {self.steps_taken + 1}")
         if self.config.memory.warm:
             from neocpu.train.step.frequent import warm_caches
 
-            share = self.config.memory.warm_share
-            warm_caches(world, schedule.loader, self.steps_taken > 0, share)
+            warm_caches(world, schedule.loader, self.steps_taken > 0, self.config.memory.warm_share)
         self._watch.start()
         stop.start()
         while True:
@@ -185,20 +184,23 @@ class Trainer:
 
     def _schedule(self, splits: Splits) -> BatchSchedule:
         """Which batches the run trains on."""
-        limits = (splits.loader("train"), self.config.training.epochs, self.config.training.steps)
+        training = self.config.training
+        return self._read(self.comm, splits.loader("train"), training.epochs, training.steps)
+
+    def _read(self, comm: Comm, loader: Loader, epochs: int, steps: int) -> BatchSchedule:
+        """Batches of a loader that this rank reads, or readers whose meetings are on `comm`."""
         if not (readers := self.config.readers).count:
-            return BatchSchedule(*limits)
+            return BatchSchedule(loader, epochs, steps)
         from neocpu.train.run.reading import reader_schedule  # and sockets, which few runs need
 
-        return reader_schedule(*limits, self.comm, readers, self.report.tell)
+        return reader_schedule(loader, epochs, steps, comm, readers, self.report.tell)
 
     def _prepare(self, splits: Splits) -> tuple[World, BatchSchedule]:
         """Plan, check that there is room, compile, and build the objects of this rank."""
         config = self.config
         comm = self.comm
-        pooling = splits.pooling_factors()
         plan = plan_for_data(config, comm, splits)
-        memory = memory_plan(config, plan, pooling, row_folder(self.out))
+        memory = memory_plan(config, plan, splits.pooling_factors(), row_folder(self.out))
         # before room is looked at: they would count as taken
         remove_row_files(self.out, comm)
         schedule = self._batches = self._schedule(splits)
@@ -244,17 +246,16 @@ class Trainer:
         self.world = self._recovery = None
         self.world = self._build(*self._made_of)
         recovery = self._recover(self.world, splits)
-        self._go_on(recovery, schedule)
+        self._go_on(self.world, recovery, schedule)
         self._measurements.forget()
         return self.world, recovery
 
-    def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
+    def _go_on(self, world: World, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""
         self.steps_taken = recovery.resume(self.report.tell)
         self.samples = schedule.samples_after(self.steps_taken)
         self._mishaps.resume(recovery.noted.get(MISHAPS))
-        assert self.world is not None
-        self.world.scale_rates(self._mishaps.rate)
+        world.scale_rates(self._mishaps.rate)
         total = schedule.total_steps
         if recovery.resumed_from is not None and self.steps_taken >= total:
             self.report.tell(
@@ -289,7 +290,7 @@ class Trainer:
                     request = self.comm.largest(asked, what="stop signal")
                 # the sums of all ranks are needed, so the clock of one of them decides for all
                 if request == LOG_DUE:
-                    self._log_training()
+                    self._log_training(world)
                     continue
                 if request == SAVE_DUE:
                     recovery.save(self.steps_taken)
@@ -363,10 +364,9 @@ class Trainer:
             raise
         self._recovery.note(MISHAPS, self._mishaps.to_note())
 
-    def _log_training(self) -> None:
+    def _log_training(self, world: World) -> None:
         """A line of metrics.jsonl on the last training batches, which costs next to nothing."""
-        assert self.world is not None
-        self._measurements.log_training(self.steps_taken, self.samples, self.world)
+        self._measurements.log_training(self.steps_taken, self.samples, world)
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""

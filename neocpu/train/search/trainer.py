@@ -167,8 +167,8 @@ class SearchTrainer(Trainer):
             self._theta_window.add(outcome.prediction, outcome.labels, outcome.loss)
         return taken
 
-    def _log_training(self) -> None:
-        super()._log_training()
+    def _log_training(self, world: World) -> None:
+        super()._log_training(world)
         self._note()
 
     def _note(self) -> None:
