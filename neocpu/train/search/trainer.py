@@ -138,8 +138,8 @@ class SearchTrainer(Trainer):
         temper = Temper(search.temperature, search.decay, search.decay_steps)
         return temper.at(max(self.steps_taken - 1, 0))
 
-    def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
-        super()._go_on(recovery, schedule)
+    def _go_on(self, world: World, recovery: Recovery, schedule: BatchSchedule) -> None:
+        super()._go_on(world, recovery, schedule)
         assert self._second_schedule is not None
         # split B goes on where it was, as split A does
         self._second_batches = self._second_schedule.batches(self._thetas_taken)
