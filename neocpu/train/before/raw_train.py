@@ -6,7 +6,7 @@ each file how many rows its blocks have, so that samples have the order of the c
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -51,35 +51,26 @@ def open_raw_train(
         _refuse_stream(config, comm)
     coming = _coming(config, sources, out) if streamed and comm.rank == 0 else None
     # one rank looks: others may see another state of a folder
-    names = json.loads(comm.on_first_rank(lambda: json.dumps(_raw_files(sources, coming)).encode()))
-    if not names:
+    paths = _agreed(comm, lambda: _raw_files(sources, coming))
+    if not paths:
         return config, None
-    paths = [Path(name) for name in names]
     numbers = json.loads(comm.on_first_rank(lambda: json.dumps(_fitted(config, paths)).encode()))
     if numbers is not None:
         config = replace(config, data=replace(config.data, schema=numbers))
     kept = config.data.shuffle and not streamed and copy_folders(comm, out).cache
     if kept:  # where the cache is not seen by all, who shuffles is refused below
-        names = json.loads(comm.on_first_rank(lambda: _in_any_order(config, paths, tell)))
-        paths = [Path(name) for name in names]
+        raw = paths
+        paths = _agreed(comm, lambda: _in_any_order(config, raw, tell))
     counting = ranks_that_see(comm, paths)
     if len(counting) < comm.size:
         _tell_of_blind(config, comm.size - len(counting), tell)
     tell(f"train: counting the rows of {len(paths):,} raw files, which readers will parse")
+    schema = schema_of(config.data.format, convert_options(config, "train"))
+    if kept:
+        schema = replace(schema, encoding="")  # all files are UTF-8 by now
+    files = _counted(comm, paths, counting, schema, config.data.on_error)
     error: NeocpuError | None = None
     dataset: RawDataset | None = None
-    counted: list[FileIndex] = []
-    try:
-        schema = schema_of(config.data.format, convert_options(config, "train"))
-        if kept:
-            schema = replace(schema, encoding="")  # all files are UTF-8 by now
-        if comm.rank in counting:
-            share = paths[counting.index(comm.rank) :: len(counting)]
-            counted = [index_of(path, schema, config.data.on_error) for path in share]
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
-    files = _of_all(comm, counted, counting, len(paths))
     try:
         on_error = config.data.on_error
         log = RawLog(files, schema, on_error, config.data.label, tuple(labels), streamed)
@@ -95,6 +86,22 @@ def open_raw_train(
         faults = f"{index.skipped:,} malformed lines of {index.path} are skipped, the first: "
         tell(f"train: {faults}{index.faults[0]}")
     return config, dataset
+
+
+def _counted(
+    comm: Comm, paths: Sequence[Path], counting: Sequence[int], schema: Schema, on_error: str
+) -> tuple[FileIndex, ...]:
+    """The counts of all files, of which each of the ranks `counting` counts some. Collective."""
+    error: NeocpuError | None = None
+    counted: list[FileIndex] = []
+    try:
+        if comm.rank in counting:
+            share = paths[counting.index(comm.rank) :: len(counting)]
+            counted = [index_of(path, schema, on_error) for path in share]
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    return _of_all(comm, counted, counting, len(paths))
 
 
 def _tell_of_blind(config: Config, ranks: int, tell: Tell) -> None:
@@ -154,8 +161,15 @@ def _fitted(config: Config, paths: Sequence[Path]) -> dict[str, object] | None:
     return None if tree is None else dict(tree)
 
 
-def _in_any_order(config: Config, paths: Sequence[Path], tell: Tell) -> bytes:
-    """Names of files whose lines can be read in any order, as JSON: texts are unpacked for it."""
+def _agreed(comm: Comm, names: Callable[[], list[str]]) -> list[Path]:
+    """The files that rank 0 names. Collective."""
+    return [
+        Path(name) for name in json.loads(comm.on_first_rank(lambda: json.dumps(names()).encode()))
+    ]
+
+
+def _in_any_order(config: Config, paths: Sequence[Path], tell: Tell) -> list[str]:
+    """Names of files whose lines can be read in any order: texts are unpacked for it."""
     schema = schema_of(config.data.format, convert_options(config, "train"))
     names = []
     for path in paths:
@@ -163,7 +177,7 @@ def _in_any_order(config: Config, paths: Sequence[Path], tell: Tell) -> bytes:
         if text != path:
             tell(f"train: {path} is shuffled, so it is unpacked, and read as {text}")
         names.append(str(text))
-    return json.dumps(names).encode()
+    return names
 
 
 def ranks_that_see(comm: Comm, paths: Sequence[Path]) -> list[int]:
