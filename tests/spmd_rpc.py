@@ -118,6 +118,10 @@ def calls_bring_values_there_and_back(comm: Comm) -> None:
         assert [float(future.wait()[0]) for future in grown] == [1.0, 2.0, 3.0, 4.0, 5.0]
     with pytest.raises(RpcError, match="closed"):
         agent.rpc_sync(to, "echo")
+    sent = comm.traffic()["letter"]
+    link = "same_rank" if comm.size == 1 else "same_node"
+    # the large array travels six times by each rank, half of it twice
+    assert 0 < sent[link]["bytes"] - 7 * comm.size * large.nbytes < comm.size * large.nbytes
 
 
 @spmd(2, 3)

@@ -79,6 +79,7 @@ class RpcAgent:
         self.functions = functions
         self.timeout = timeout
         self._mail = comm.mail() if mail is None else mail
+        self._count_letter = comm.count_letter
         self._peers = Liveness(comm, patience)
         self._next_sweep = 0.0
         self._closed = False
@@ -185,6 +186,7 @@ class RpcAgent:
         if message.name not in UNCOUNTED:
             # before it leaves, or it would be read before
             self._ending.count_sent()
+        self._count_letter(to, len(head) + sum(body.size for body in bodies))
         self._mail.send(to, head, bodies)
 
     # ---- reading ----

@@ -315,6 +315,11 @@ class Comm(ABC):
         step = int((self.nodes == self.nodes[0]).sum())
         return step if np.array_equal(self.nodes, np.arange(self.size) // step) else self.size
 
+    def count_letter(self, to: int, size: int) -> None:
+        """Count a letter of so many bytes to a rank, under the verb "letter"; any thread."""
+        one = slice(to, to + 1)
+        self.sent.add("letter", self._links[one], self.world_ranks[one], np.array([size]))
+
     def traffic(self) -> dict[str, Any]:
         """What all ranks sent so far: {verb: {calls, same_rank: {messages, bytes}, same_node: …,
         other_node: …}}.

@@ -9,6 +9,7 @@ queue:
     alone       what the call takes on links of a set speed (`throttle.py`), without them 0
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -169,6 +170,7 @@ class Traffic:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # letters are sent by threads
         self.pulse = Pulse()
         self.calls: dict[str, int] = {}
         self.waited: dict[str, float] = {}
@@ -186,11 +188,12 @@ class Traffic:
 
         The arrays must not change afterwards.
         """
-        self.calls[verb] = self.calls.get(verb, 0) + 1
-        latest = self._latest.setdefault(verb, [])
-        latest.append(SentCall(links, ranks, sizes))
-        if len(latest) >= TOGETHER:
-            self._sum(verb)
+        with self._lock:
+            self.calls[verb] = self.calls.get(verb, 0) + 1
+            latest = self._latest.setdefault(verb, [])
+            latest.append(SentCall(links, ranks, sizes))
+            if len(latest) >= TOGETHER:
+                self._sum(verb)
 
     def _sum(self, verb: str) -> Sizes:
         """Messages and bytes of all calls of a verb: i64[link class, (messages, bytes)]."""
@@ -246,13 +249,15 @@ class Traffic:
 
     def received(self) -> list[int]:
         """Bytes sent to each rank of the whole run, as far as any was sent any."""
-        for verb in list(self._latest):
-            self._sum(verb)
+        with self._lock:
+            for verb in list(self._latest):
+                self._sum(verb)
         return [int(size) for size in self._received]
 
     def state(self) -> dict[str, Any]:
         """JSON-able copy, without times."""
-        return {verb: [calls, self._sum(verb).tolist()] for verb, calls in self.calls.items()}
+        with self._lock:
+            return {verb: [calls, self._sum(verb).tolist()] for verb, calls in self.calls.items()}
 
 
 def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:

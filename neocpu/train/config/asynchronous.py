@@ -1,6 +1,6 @@
 """Which ranks serve a run without common steps, and how far apart may its trainers be? Its keys."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated
@@ -73,12 +73,12 @@ REFUSED = {
 
 
 def asynchronous_faults(
-    sections: Mapping[str, object], meets: bool, cached: bool
+    sections: Mapping[str, object], meets: Sequence[str], cached: bool
 ) -> Iterator[tuple[str, str]]:
     """(key, why) of what asynchronous training cannot do.
 
-    sections : of the config, by name. meets, cached : are there tables whose rows move in training
-    or are not pooled, and tables in caches?
+    sections : of the config, by name. meets : tables whose rows move in training, or whose lookups
+    are not pooled. cached : are there tables in caches?
     """
     keys: AsynchronousKeys = attrgetter("asynchronous")(sections["training"])
     name = "training.asynchronous"
@@ -94,7 +94,10 @@ def asynchronous_faults(
         yield f"{name}.elastic_every", why
     refused = {key: why for key, why in REFUSED.items() if _is_set(sections, key)}
     if meets:
-        refused["tables"] = "rows that move, and tables without pooling, need common steps"
+        refused[f"tables.{meets[0]}"] = (
+            "rows that move in training, and lookups that are not pooled (of histories, tensor "
+            'trains and qr with combine = "rows"), need common steps'
+        )
     if cached:
         refused["memory.placement"] = 'servers keep their rows in memory, "hbm"'
     for key, why in refused.items():

@@ -312,8 +312,8 @@ def _assemble(reader: Reader, tree: Tree, begun: bool) -> Config:
     for key, why in config.memory.faults(placements, config.data.rows_by, stays):
         raise reader.wrong(f"memory.{key}", why)
     cached = [table.name for table, where in zip(config.tables, placements) if where != "hbm"]
-    meets = bool(moving) or any(table.pooling == "none" for table in config.tables)
-    for key, why in asynchronous_faults(parts, meets, bool(cached)):
+    unpooled = [table.name for table in config.tables if table.pooling == "none"]
+    for key, why in asynchronous_faults(parts, [*moving, *unpooled], bool(cached)):
         raise reader.wrong(key, why)
     whole = not (apart or config.optimizer.shampoo.every)
     if why := config.checkpoint.parity_fault(moving, cached, whole):
