@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from neocpu.cli.together.command import names_of
 from neocpu.core.errors import ConfigError, StorageError, TrainingError
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
+from neocpu.plan.activations import choose as choosing
 from neocpu.plan.activations.choose import choose, least
 from neocpu.plan.activations.graph import Activation, StepGraph, StepOperation, merged
 from neocpu.plan.activations.interleave import (
@@ -136,6 +138,25 @@ def test_a_budget_that_cannot_be_kept_is_refused():
     fewest = least(graph, Speed(1.0, 1.0)).size
     with pytest.raises(TrainingError, match=r"memory\.activations: .* even with all away"):
         choose(graph, fewest - 1, Speed(1.0, 1.0))
+
+
+def test_a_deep_model_is_planned_within_so_many_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+    simulated = choosing.simulate
+
+    def counted(*arguments: Any) -> Any:
+        looks.append(arguments[1])
+        return simulated(*arguments)
+
+    monkeypatch.setattr(choosing, "simulate", counted)
+    monkeypatch.setattr(choosing, "LOOKS", 300)
+    depth = 24
+    seconds = [StepOperation(f"{k}", 1e-3) for k in range(2 * depth)]
+    chain = [Activation(f"x{k}", 1 << 20, k, (k + 1, 2 * depth - 1 - k)) for k in range(depth)]
+    schedule = choosing.choose(StepGraph(tuple(seconds), tuple(chain)), 12 << 20, Speed(1e9, 1e9))
+    assert schedule.size <= 12 << 20
+    # two for each array that leaves, and those that make it better
+    assert len(looks) <= 300 + 2 * depth + 1
 
 
 # ---- runs ----

@@ -26,6 +26,9 @@ from neocpu.plan.activations.schedule import (
     simulate,
 )
 
+# Choices that are simulated at last: all of them for a DLRM; deep models would take minutes.
+LOOKS = 5000
+
 
 def choose(graph: StepGraph, budget: int, speed: Speed) -> ActivationSchedule:
     """The schedule of a step within a budget of bytes.
@@ -34,11 +37,10 @@ def choose(graph: StepGraph, budget: int, speed: Speed) -> ActivationSchedule:
     """
     schedule = simulate(graph, {}, speed)
     while schedule.size > budget:
-        candidates = [*_candidates(schedule, speed)]
-        if not candidates:
+        chosen = _published(schedule, speed)
+        if chosen is None:
             schedule = least(graph, speed)
             break
-        chosen = _published(candidates)
         schedule = simulate(graph, {**schedule.choices, chosen.name: chosen.how}, speed)
     if schedule.size > budget:
         raise TrainingError(
@@ -55,39 +57,38 @@ def least(graph: StepGraph, speed: Speed) -> ActivationSchedule:
 
 
 class _Candidate(NamedTuple):
-    """An activation that could be absent: how, and the seconds that it costs.
-
-    worth : seconds that it is idle, or bytes a second of computing it again.
-    """
+    """An activation that could be absent: how, and the seconds that it costs."""
 
     name: str
     how: str
     overhead: float
-    worth: float
 
 
-def _published(candidates: list[_Candidate]) -> _Candidate:
-    """s or r, whichever costs less."""
-    kinds = ([x for x in candidates if (x.how == REMAKE) == remade] for remade in (False, True))
-    best = [max(kind, key=lambda x: x.worth) for kind in kinds if kind]
-    return min(best, key=lambda x: x.overhead)
-
-
-def _candidates(schedule: ActivationSchedule, speed: Speed) -> Iterator[_Candidate]:
-    """Activations that have memory at the peak of a schedule, and are idle then."""
+def _published(schedule: ActivationSchedule, speed: Speed) -> _Candidate | None:
+    """s or r, whichever costs less, of the activations that have memory at the peak and are idle
+    then; None where there is none.
+    """
     graph = schedule.graph
     at = schedule.live.index(schedule.peak)
     times = clock(graph)
+    idle: dict[Activation, float] = {}
+    remade: dict[Activation, float] = {}
     for activation, absence in zip(graph.activations, schedule.absences):
         gap = longest_gap(activation.first, activation.uses, times)
         if gap is None or not gap.before < at < gap.after:
             continue
-        idle = times[gap.after] - times[gap.before + 1]
-        if activation.moves and (absence is None or (absence.how == SWAP)):
-            yield _move(schedule, activation, at, idle, speed)
+        if activation.moves and (absence is None or absence.how == SWAP):
+            idle[activation] = times[gap.after] - times[gap.before + 1]
         if activation.remake is not None and absence is None:
-            worth = activation.bytes / max(activation.remake, 1e-12)
-            yield _Candidate(activation.name, REMAKE, activation.remake, worth)
+            remade[activation] = activation.bytes / max(activation.remake, 1e-12)
+    candidates = []
+    if idle:
+        moved = max(idle, key=lambda x: idle[x])
+        candidates.append(_move(schedule, moved, at, idle[moved], speed))
+    if remade:
+        again = max(remade, key=lambda x: remade[x])
+        candidates.append(_Candidate(again.name, REMAKE, again.remake or 0.0))
+    return min(candidates, key=lambda x: x.overhead, default=None)
 
 
 def _move(
@@ -99,18 +100,28 @@ def _move(
     if activation.name not in choices:
         hidden = simulate(schedule.graph, {**choices, activation.name: SWAP}, speed)
         if hidden.live[at] < schedule.live[at]:
-            return _Candidate(activation.name, SWAP, max(0.0, copies - idle), idle)
-    return _Candidate(activation.name, STALL, copies, idle)
+            return _Candidate(activation.name, SWAP, max(0.0, copies - idle))
+    return _Candidate(activation.name, STALL, copies)
 
 
 def _improved(schedule: ActivationSchedule, budget: int, speed: Speed) -> ActivationSchedule:
-    """A schedule that no single other choice makes shorter within the budget."""
-    better: ActivationSchedule | None = schedule
-    while better is not None:
-        schedule = better
-        others = (simulate(schedule.graph, x, speed) for x in _neighbours(schedule))
-        shorter = (x for x in others if x.size <= budget and _cost(x) < _cost(schedule))
-        better = min(shorter, key=_cost, default=None)
+    """A schedule that no single other choice makes shorter within the budget, as far as `LOOKS`
+    choices show.
+    """
+    looks = 0
+    shorter: ActivationSchedule | None = schedule
+    while shorter is not None:
+        schedule = shorter
+        shorter = None
+        for choices in _neighbours(schedule):
+            looks += 1
+            other = simulate(schedule.graph, choices, speed)
+            # places take the longest to find
+            if _cost(other) < _cost(schedule) and other.size <= budget:
+                shorter = other
+                break
+            if looks >= LOOKS:
+                break
     return schedule
 
 

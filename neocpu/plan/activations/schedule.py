@@ -18,6 +18,7 @@ it may go on using it: places of those that have memory at the same time do not 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from neocpu.plan.activations.graph import Gap, StepGraph, clock, longest_gap, room_of
@@ -64,21 +65,42 @@ class ActivationSchedule:
     """A step as it will run.
 
     absences : of each activation (None: it stays). masks : bit i, whether it has memory during
-    operation i. places : the first byte of each. live : bytes
-    that have memory during each operation. size : bytes of the block of memory, which gaps between
-    places may make larger than `peak`. remade, stalled : seconds that it takes longer than with
-    all in memory.
+    operation i. remade, stalled : seconds that it takes longer than with all in memory.
     """
 
     graph: StepGraph
     absences: tuple[Absence | None, ...]
     masks: tuple[int, ...]
-    places: tuple[int, ...]
-    live: tuple[int, ...]
-    size: int
     boundaries: tuple[Boundary, ...]
     remade: float
     stalled: float
+
+    @cached_property
+    def _rooms(self) -> list[int]:
+        return [room_of(activation.bytes) for activation in self.graph.activations]
+
+    @cached_property
+    def _placed(self) -> tuple[tuple[int, ...], int]:
+        return place(self._rooms, self.masks)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The first byte of each activation."""
+        return self._placed[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the block of memory, which gaps between places may make larger than `peak`."""
+        return self._placed[1]
+
+    @cached_property
+    def live(self) -> tuple[int, ...]:
+        """Bytes that have memory during each operation."""
+        pairs = [*zip(self._rooms, self.masks)]
+        return tuple(
+            sum(room for room, mask in pairs if mask >> at & 1)
+            for at in range(len(self.graph.operations))
+        )
 
     def has_memory(self, number: int, operation: int) -> bool:
         """Has an activation memory during an operation?"""
@@ -117,20 +139,19 @@ def simulate(graph: StepGraph, choices: Choices, speed: Speed) -> ActivationSche
     absences = _absences(graph, choices, speed)
     boundaries = [Boundary() for _ in graph.operations]
     masks = []
+    again: dict[str, list[int]] = {}  # operations before which something is computed from it
+    for activation, absence in zip(graph.activations, absences):
+        if absence is not None and absence.how == REMAKE:
+            for source in activation.sources:
+                again.setdefault(source, []).append(absence.gap.after)
     for number, (activation, absence) in enumerate(zip(graph.activations, absences)):
-        last = max((activation.first, *_uses(graph, absences, number)))
+        last = max((activation.first, *activation.uses, *again.get(activation.name, ())))
         boundaries[last].leave.append(number)
         mask = _span(activation.first, last)
         if absence is not None:
             mask &= ~_span(absence.out + 1, absence.back - 1)
             _note(boundaries, number, absence)
         masks.append(mask)
-    rooms = [room_of(activation.bytes) for activation in graph.activations]
-    live = tuple(
-        sum(room for room, mask in zip(rooms, masks) if mask >> at & 1)
-        for at in range(len(graph.operations))
-    )
-    places, size = place(rooms, masks)
     remade = sum(
         activation.remake or 0.0
         for activation, absence in zip(graph.activations, absences)
@@ -140,9 +161,6 @@ def simulate(graph: StepGraph, choices: Choices, speed: Speed) -> ActivationSche
         graph=graph,
         absences=absences,
         masks=tuple(masks),
-        places=places,
-        live=live,
-        size=size,
         boundaries=tuple(boundaries),
         remade=remade,
         stalled=_stalled(graph, boundaries, speed),
@@ -222,17 +240,6 @@ def _absence(how: str, gap: Gap, size: int, times: Sequence[float], speed: Speed
             return Absence(how, gap, out, back)
         how = STALL
     return Absence(how, gap, gap.before, gap.after)
-
-
-def _uses(graph: StepGraph, absences: Sequence[Absence | None], number: int) -> list[int]:
-    """Operations that need an activation, also before what is computed again from it."""
-    name = graph.activations[number].name
-    remade = (
-        absence.gap.after
-        for activation, absence in zip(graph.activations, absences)
-        if absence and absence.how == REMAKE and name in activation.sources
-    )
-    return [*graph.activations[number].uses, *remade]
 
 
 def _note(boundaries: Sequence[Boundary], number: int, absence: Absence) -> None:
