@@ -96,3 +96,18 @@ def lookups(
     few = np.where(rng.random(heights.size) < 0.3, np.minimum(heights, 2), heights)
     rows = (rng.random(key.size) * few[key]).astype(np.int64)
     return np.where(rng.random(key.size) < 0.1, -1, rows)
+
+
+def matrix(rng: np.random.Generator, shape: tuple[int, ...], fill: str) -> np.ndarray:
+    """Numbers of a fill: "normal", "wild", "integers" or "special", all f32."""
+    # magnitudes from subnormals to overflow, so that chains cancel, underflow and overflow
+    if fill == "wild":
+        return (rng.standard_normal(shape) * 2.0 ** rng.integers(-75, 64, shape)).astype(np.float32)
+    if fill == "integers":
+        return rng.integers(-3, 4, shape).astype(np.float32)
+    values = rng.standard_normal(shape, dtype=np.float32)
+    if fill == "special" and values.size:
+        values.flat[rng.integers(0, values.size, 3)] = rng.choice(
+            np.float32([np.inf, -np.inf, np.nan, -0.0]), 3
+        )
+    return values

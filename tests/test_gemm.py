@@ -9,6 +9,7 @@ from fractions import Fraction
 import numba
 import numpy as np
 import pytest
+from cases import assert_same, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,29 +21,6 @@ from neocpu.kernels.twins.numbers.fma import fma
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=30)
 SIZES = st.sampled_from([0, 1, 2, 3, 11, 12, 13, 16, 31, 32, 33, 47, 65])
 FILLS = ("normal", "wild", "integers", "special")
-
-
-def matrix(rng, shape, fill):
-    # magnitudes from subnormals to overflow, so that chains cancel, underflow and overflow
-    if fill == "wild":
-        return (rng.standard_normal(shape) * 2.0 ** rng.integers(-75, 64, shape)).astype(np.float32)
-    if fill == "integers":
-        return rng.integers(-3, 4, shape).astype(np.float32)
-    values = rng.standard_normal(shape, dtype=np.float32)
-    if fill == "special" and values.size:
-        values.flat[rng.integers(0, values.size, 3)] = rng.choice(
-            np.float32([np.inf, -np.inf, np.nan, -0.0]), 3
-        )
-    return values
-
-
-def assert_same(answer, expected):
-    nan = np.isnan(answer)
-    np.testing.assert_array_equal(nan, np.isnan(expected))
-    assert (
-        np.where(nan, np.float32(0), answer).tobytes()
-        == np.where(nan, np.float32(0), expected).tobytes()
-    )
 
 
 def all_three(module, x, w, bias, relu, g, gate, cuts):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import assert_same, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,27 +10,6 @@ from neocpu.kernels.dense import interaction
 from neocpu.kernels.twins.dense import interaction as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=30)
-
-
-def matrix(rng, shape, fill):
-    values = rng.standard_normal(shape)
-    if fill == "wild":
-        values = values * 2.0 ** rng.integers(-75, 64, shape)
-    values = values.astype(np.float32)
-    if fill == "special" and values.size:
-        values.flat[rng.integers(0, values.size, 3)] = rng.choice(
-            np.float32([np.inf, -np.inf, np.nan, -0.0]), 3
-        )
-    return values
-
-
-def assert_same(answer, expected):
-    nan = np.isnan(answer)
-    np.testing.assert_array_equal(nan, np.isnan(expected))
-    assert (
-        np.where(nan, np.float32(0), answer).tobytes()
-        == np.where(nan, np.float32(0), expected).tobytes()
-    )
 
 
 def both_directions(module, e, g, dim, diagonal):

@@ -2,17 +2,18 @@
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from slopes import slopes
+from cases import assert_same
+from dense_runs import check_gradients, check_halves, cuts_of, example, run
 from tower_runs import DENSE as RUN_DENSE
 from tower_runs import batch_of
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.jagged import KJT
-from neocpu.core.trees import leaf_cuts
 from neocpu.kernels.compile import choice
 from neocpu.kernels.dense import layer_norm, self_attention
 from neocpu.kernels.twins.dense import interactions as formula
@@ -63,26 +64,6 @@ def model_of(shape: str, seed: int = 3) -> Dlrm:
     return Dlrm(ModelLayout(DENSE, bottom=(5, 4), top=(4, 1), **SHAPES[shape]), seed)
 
 
-def example(model: Dlrm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((B, DENSE), dtype=np.float32)
-    pooled = rng.standard_normal((B, sum(model.layout.dims)), dtype=np.float32)
-    return x, pooled, rng.integers(0, 2, B).astype(np.float32)
-
-
-def run(
-    model: Dlrm, x: np.ndarray, pooled: np.ndarray, labels: np.ndarray, cuts: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    """Logits, dE and the gradient of all parameters, of a loss that is a mean over B samples."""
-    E = np.empty((len(x), model.columns), np.float32)
-    model.forward_bottom(x, E)
-    E[:, model.first_column :] = pooled
-    logits = model.forward_top(E).copy()
-    model.loss_gradient(labels, B)
-    dE = model.backward().copy()
-    return logits, dE, model.weight_gradient_node(cuts, np.empty_like(model.flat))
-
-
 def formula_of(model: Dlrm, wide: dict, x: np.ndarray, pooled: np.ndarray) -> np.ndarray:
     """Logits f64[b] as the formula has them."""
     layout = model.layout
@@ -107,43 +88,12 @@ def formula_of(model: Dlrm, wide: dict, x: np.ndarray, pooled: np.ndarray) -> np
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_match_finite_differences(shape: str) -> None:
     model = model_of(shape)
-    x, pooled, labels = example(model)
-    logits, dE, gradient = run(model, x, pooled, labels, np.array(leaf_cuts(B, 16), np.int64))
-    wide = {name: value.astype(np.float64) for name, value in model.parameters.items()}
-    pooled64 = pooled.astype(np.float64)
-
-    def logits64() -> np.ndarray:
-        return formula_of(model, wide, x.astype(np.float64), pooled64)
-
-    def loss() -> float:
-        return twin.mean_loss(logits64(), labels.astype(np.float64), "bce")
-
-    np.testing.assert_allclose(logits, logits64(), rtol=1e-4, atol=1e-5)
-    for name, computed in model.layout.views(gradient).items():
-        np.testing.assert_allclose(
-            computed, slopes(loss, wide[name]), rtol=5e-4, atol=4e-6, err_msg=name
-        )
-    np.testing.assert_allclose(
-        dE[:, model.first_column :], slopes(loss, pooled64), rtol=5e-4, atol=1e-6
-    )
+    check_gradients(model, B, DENSE, partial(formula_of, model), tolerance=5e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_halves_of_a_batch_give_the_bits_of_the_whole(shape: str) -> None:
-    model = model_of(shape)
-    x, pooled, labels = example(model)
-    cuts = np.array(leaf_cuts(B, 16), np.int64)
-    logits, dE, gradient = run(model, x, pooled, labels, cuts)
-    nodes = []
-    for half in (0, 1):
-        node = cuts[8 * half : 8 * half + 9]
-        part = slice(node[0], node[-1])
-        half_run = run(model, x[part], pooled[part], labels[part], node - node[0])
-        assert half_run[0].tobytes() == logits[part].tobytes()
-        assert half_run[1].tobytes() == dE[part].tobytes()
-        nodes.append(half_run[2])
-    assert (nodes[0] + nodes[1]).tobytes() == gradient.tobytes()
-    assert not run(model, x[:0], pooled[:0], labels[:0], cuts * 0)[2].any()
+    check_halves(model_of(shape), B, DENSE)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -153,8 +103,8 @@ def test_torch_has_the_same_logits_and_gradients(shape: str) -> None:
 
     model = model_of(shape)
     layout = model.layout
-    x, pooled, labels = example(model)
-    logits, dE, gradient = run(model, x, pooled, labels, np.array(leaf_cuts(B, 16), np.int64))
+    x, pooled, labels = example(model, B, DENSE)
+    logits, dE, gradient = run(model, x, pooled, labels, cuts_of(B), B)
     tensors = {
         name: torch.tensor(value, requires_grad=True) for name, value in model.parameters.items()
     }
@@ -213,13 +163,6 @@ def test_one_layer_of_dhen_with_dots_is_the_interaction_of_dlrm() -> None:
     assert dhen.backward(dy, dlogit).tobytes() == expected.tobytes()
 
 
-def assert_same(answers: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    for answer, right in zip(answers, expected, strict=True):
-        nan = np.isnan(right)
-        np.testing.assert_array_equal(np.isnan(answer), nan)
-        assert answer[~nan].tobytes() == right[~nan].tobytes()
-
-
 @pytest.mark.parametrize("fill", ["plain", "special"])
 @pytest.mark.parametrize(("samples", "count", "dim"), [(0, 3, 4), (5, 1, 1), (7, 6, 9)])
 def test_attention_and_norm_have_the_bits_of_their_twins(
@@ -250,8 +193,12 @@ def test_attention_and_norm_have_the_bits_of_their_twins(
         module.norm_backward(y, inverse, g, dx)
         return [y, inverse, dx]
 
-    assert_same(attention(self_attention), attention(self_attention_twin))
-    assert_same(norm(layer_norm), norm(layer_norm_twin))
+    for ours, twins in (
+        (attention(self_attention), attention(self_attention_twin)),
+        (norm(layer_norm), norm(layer_norm_twin)),
+    ):
+        for answer, expected in zip(ours, twins, strict=True):
+            assert_same(answer, expected)
 
 
 TOML = """

@@ -6,10 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 from composed_runs import DENSE, batch_of, feature_bags, train
-from slopes import slopes
+from dense_runs import check_gradients, check_halves
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.trees import leaf_cuts
 from neocpu.kernels.compile import choice
 from neocpu.kernels.twins.dense import model as twin
 from neocpu.parallel.sharding.plan import place
@@ -193,24 +192,6 @@ def model_of(config: Config) -> Dlrm:
     return build(config, SingleComm(), place(config.tables, ["table_wise"] * 6, 1, 1), DENSE).model
 
 
-def run(model: Dlrm, x, physical, labels, cuts, batch: int):
-    """Logits, dE and the gradient of all parameters; physical : E without the bottom's output."""
-    E = np.empty((len(x), model.columns), np.float32)
-    model.forward_bottom(x, E)
-    E[:, model.first_column :] = physical
-    logits = model.forward_top(E).copy()
-    model.loss_gradient(labels, batch)
-    dE = model.backward().copy()
-    return logits, dE, model.weight_gradient_node(cuts, np.empty_like(model.flat))
-
-
-def example(model: Dlrm, samples: int) -> tuple[np.ndarray, ...]:
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((samples, DENSE), dtype=np.float32)
-    physical = rng.standard_normal((samples, model.columns - 8), dtype=np.float32)
-    return x, physical, rng.integers(0, 2, samples).astype(np.float32)
-
-
 def composed(parameters, physical: np.ndarray) -> list[np.ndarray]:
     """The vectors of all keys, of physical ones f64[b, 8 + 4 + 2 + 2 + 8 + 4 + 1]."""
     small, middle, u0, u1, *blocks = np.split(physical, np.cumsum([8, 4, 2, 2, 8, 4]), axis=1)
@@ -227,43 +208,14 @@ def composed(parameters, physical: np.ndarray) -> list[np.ndarray]:
 
 
 def test_gradients_match_finite_differences() -> None:
-    model = model_of(settings())
-    x, physical, labels = example(model, 12)
-    cuts = np.array(leaf_cuts(12, 16), np.int64)
-    logits, dE, gradient = run(model, x, physical, labels, cuts, 12)
-    wide = {name: value.astype(np.float64) for name, value in model.parameters.items()}
-    physical64 = physical.astype(np.float64)
+    def formula(wide: dict, x: np.ndarray, physical: np.ndarray) -> np.ndarray:
+        return twin.logits(wide, x, composed(wide, physical), "dot", False)
 
-    def formula() -> np.ndarray:
-        vectors = composed(wide, physical64)
-        return twin.logits(wide, x.astype(np.float64), vectors, "dot", False)
-
-    def loss() -> float:
-        return twin.mean_loss(formula(), labels.astype(np.float64), "bce")
-
-    np.testing.assert_allclose(logits, formula(), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(dE[:, 8:], slopes(loss, physical64), rtol=2e-4, atol=2e-7)
-    for name, computed in model.layout.views(gradient).items():
-        if name.startswith("kinds."):
-            np.testing.assert_allclose(
-                computed, slopes(loss, wide[name]), rtol=2e-4, atol=2e-6, err_msg=name
-            )
+    check_gradients(model_of(settings()), 12, DENSE, formula, only="kinds.")
 
 
 def test_halves_of_a_batch_give_the_bits_of_the_whole() -> None:
-    model = model_of(settings())
-    x, physical, labels = example(model, 24)
-    cuts = np.array(leaf_cuts(24, 16), np.int64)
-    logits, dE, gradient = run(model, x, physical, labels, cuts, 24)
-    nodes = []
-    for half in (0, 1):
-        node = cuts[8 * half : 8 * half + 9]
-        part = slice(node[0], node[-1])
-        half_run = run(model, x[part], physical[part], labels[part], node - node[0], 24)
-        assert half_run[0].tobytes() == logits[part].tobytes()
-        assert half_run[1].tobytes() == dE[part].tobytes()
-        nodes.append(half_run[2])
-    assert (nodes[0] + nodes[1]).tobytes() == gradient.tobytes()
+    check_halves(model_of(settings()), 24, DENSE)
 
 
 def test_vectors_are_those_of_the_explicit_table() -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,15 +10,6 @@ from neocpu.kernels.dense import loss
 from neocpu.kernels.twins.dense import loss as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
-
-
-def assert_same(answer, expected):
-    nan = np.isnan(answer)
-    np.testing.assert_array_equal(nan, np.isnan(expected))
-    assert (
-        np.where(nan, np.float32(0), answer).tobytes()
-        == np.where(nan, np.float32(0), expected).tobytes()
-    )
 
 
 def run(module, name, logit, label, batch):

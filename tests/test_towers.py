@@ -5,12 +5,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from slopes import slopes
+from dense_runs import check_gradients, check_halves, cuts_of, example, run
 from tower_runs import DENSE as RUN_DENSE
 from tower_runs import settings, train
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.trees import leaf_cuts
 from neocpu.kernels.twins.dense import model as twin
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -37,73 +36,23 @@ def model_of(kind: str, joint: int, feature: int, seed: int = 3) -> Dlrm:
     return Dlrm(ModelLayout(DENSE, dims, (7, 4), (6, 1), interaction, towers=layouts), seed)
 
 
-def example(model: Dlrm) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((B, DENSE), dtype=np.float32)
-    pooled = rng.standard_normal((B, sum(model.layout.dims)), dtype=np.float32)
-    return x, pooled, rng.integers(0, 2, B).astype(np.float32)
-
-
-def run(
-    model: Dlrm, x: np.ndarray, pooled: np.ndarray, labels: np.ndarray, cuts: np.ndarray, batch: int
-) -> tuple[np.ndarray, ...]:
-    """Logits, dE and the gradient of all parameters."""
-    E = np.empty((len(x), model.columns), np.float32)
-    model.forward_bottom(x, E)
-    E[:, model.first_column :] = pooled
-    logits = model.forward_top(E).copy()
-    model.loss_gradient(labels, batch)
-    dE = model.backward().copy()
-    return logits, dE, model.weight_gradient_node(cuts, np.empty_like(model.flat))
-
-
 @pytest.mark.parametrize(
     ("kind", "joint", "feature"), [("dot", 2, 1), ("cat", 1, 2), ("mixed", 3, 0), ("dot", 0, 2)]
 )
 def test_gradients_match_finite_differences(kind: str, joint: int, feature: int) -> None:
     model = model_of(kind, joint, feature)
-    x, pooled, labels = example(model)
-    cuts = np.array(leaf_cuts(B, 16), np.int64)
-    logits, dE, gradient = run(model, x, pooled, labels, cuts, B)
-    wide = {name: value.astype(np.float64) for name, value in model.parameters.items()}
-    pooled64 = pooled.astype(np.float64)
-    towers = {layout.name: list(layout.keys) for layout in model.layout.towers}
+    layout = model.layout
+    towers = {tower.name: list(tower.keys) for tower in layout.towers}
 
-    def formula() -> np.ndarray:
-        vectors = np.split(pooled64, np.cumsum(model.layout.dims)[:-1], axis=1)
-        return twin.logits(
-            wide, x.astype(np.float64), vectors, model.layout.interaction, False, towers, 4
-        )
+    def formula(wide: dict, x: np.ndarray, pooled: np.ndarray) -> np.ndarray:
+        vectors = np.split(pooled, np.cumsum(layout.dims)[:-1], axis=1)
+        return twin.logits(wide, x, vectors, layout.interaction, False, towers, 4)
 
-    def loss() -> float:
-        return twin.mean_loss(formula(), labels.astype(np.float64), "bce")
-
-    np.testing.assert_allclose(logits, formula(), rtol=1e-5, atol=1e-5)
-    for name, computed in model.layout.views(gradient).items():
-        np.testing.assert_allclose(
-            computed, slopes(loss, wide[name]), rtol=2e-4, atol=2e-6, err_msg=name
-        )
-    np.testing.assert_allclose(
-        dE[:, model.first_column :], slopes(loss, pooled64), rtol=2e-4, atol=2e-7
-    )
+    check_gradients(model, B, DENSE, formula)
 
 
 def test_halves_of_a_batch_give_the_bits_of_the_whole() -> None:
-    model = model_of("dot", 2, 1)
-    x, pooled, labels = example(model)
-    cuts = np.array(leaf_cuts(B, 16), np.int64)
-    logits, dE, gradient = run(model, x, pooled, labels, cuts, B)
-    nodes = []
-    for half in (0, 1):
-        node = cuts[8 * half : 8 * half + 9]
-        part = slice(node[0], node[-1])
-        half_run = run(model, x[part], pooled[part], labels[part], node - node[0], B)
-        assert half_run[0].tobytes() == logits[part].tobytes()
-        assert half_run[1].tobytes() == dE[part].tobytes()
-        nodes.append(half_run[2])
-    assert (nodes[0] + nodes[1]).tobytes() == gradient.tobytes()
-    empty = run(model, x[:0], pooled[:0], labels[:0], cuts * 0, B)
-    assert not empty[2].any()
+    check_halves(model_of("dot", 2, 1), B, DENSE)
 
 
 def test_identity_modules_are_no_towers() -> None:
@@ -115,8 +64,8 @@ def test_identity_modules_are_no_towers() -> None:
     for name in ("a", "b"):
         model.parameters[f"towers.{name}.feature.weight"][:] = np.eye(4)
         model.parameters[f"towers.{name}.feature.bias"][:] = 0
-    x, pooled, labels = example(flat)
-    cuts = np.array(leaf_cuts(B, 16), np.int64)
+    x, pooled, labels = example(flat, B, DENSE)
+    cuts = cuts_of(B)
     plain = run(flat, x, pooled, labels, cuts, B)
     identity = run(model, x, pooled, labels, cuts, B)
     assert identity[0].tobytes() == plain[0].tobytes()
