@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import set_option
-from neocpu.parallel.transport.launch import get_comm, prepare_threads
+from neocpu.cli.screen.options import Launch, set_option
 from neocpu.train.config import config as configs
 
 
@@ -24,10 +23,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     ~/.cache/neocpu), which other hosts and installations may share, and only need to read.
     """
     settings = configs.load(config, overrides)
-    comm = get_comm(
-        None, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
-    )
-    prepare_threads(comm, settings.training.threads or None)
+    comm = Launch().comm(settings)
 
     from neocpu.cli.screen.progress import compiling_shown
     from neocpu.parallel.transport.environment import check_kernels

@@ -10,7 +10,6 @@ import click
 
 from neocpu.cli.screen.options import Launch, ranks_option, set_option, whole_numbers
 from neocpu.core.presets import log_path
-from neocpu.parallel.transport.launch import get_comm, prepare_threads
 
 if TYPE_CHECKING:
     from neocpu.core.types import JsonObject
@@ -62,8 +61,7 @@ def evaluate(
     """
     data = tuple(map(log_path, data))
     launch.start()
-    comm = get_comm(launch.ranks)
-    prepare_threads(comm)
+    comm = launch.comm()
     from neocpu.train.watch.reliability import doubts
     from neocpu.train.watch.results import silent
 

@@ -15,7 +15,7 @@ from neocpu.cli.screen.options import (
 )
 from neocpu.cli.screen.targets import LogPath
 from neocpu.core.errors import ConfigError
-from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
+from neocpu.parallel.transport.launch import held_signals
 from neocpu.train.fit.keys import LOSS_NAMES, METHODS, PAIRS, FitKeys
 
 if TYPE_CHECKING:
@@ -162,8 +162,7 @@ def fit(
         raise click.UsageError("a CONFIG stands alone: it names its data, and what is measured")
     launch.start()
     with held_signals():
-        comm = get_comm(launch.ranks)
-        prepare_threads(comm)
+        comm = launch.comm()
         from neocpu.train.config import config as configs
         from neocpu.train.run.fitting import FitRun, drafted
 

@@ -7,7 +7,6 @@ import click
 
 from neocpu.cli.screen.options import Launch, ranks_option, set_option
 from neocpu.core.presets import log_path
-from neocpu.parallel.transport.launch import get_comm, prepare_threads
 
 
 @click.command()
@@ -48,8 +47,7 @@ def importance(
     """
     data = tuple(map(log_path, data))
     launch.start()
-    comm = get_comm(launch.ranks)
-    prepare_threads(comm)
+    comm = launch.comm()
     from neocpu.serve.report.runs import IMPORTANCES
     from neocpu.serve.scoring.model import Model
     from neocpu.serve.scoring.scorer import LocalScorer

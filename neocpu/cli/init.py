@@ -99,5 +99,5 @@ def print_baseline(target: Path) -> None:
     from neocpu.train.config import config as configs
     from neocpu.train.run.verdict import baseline_line, baseline_of
 
-    found = baseline_of(configs.load(target), comm, target.parent, click.echo)
-    click.echo(f"{found['split']}: {baseline_line(found)}")
+    baseline = baseline_of(configs.load(target), comm, target.parent, click.echo)
+    click.echo(f"{baseline['split']}: {baseline_line(baseline)}")

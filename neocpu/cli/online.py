@@ -8,7 +8,7 @@ import click
 from neocpu.cli.screen.options import Launch, ranks_option, set_option
 from neocpu.cli.train import default_folder, show_summary
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
+from neocpu.parallel.transport.launch import held_signals
 from neocpu.train.config import config as configs
 
 STARTED = time.time()
@@ -55,9 +55,7 @@ def online(
 
         outlive(launch, folder or default_folder(config, resume, SingleComm()), resume)
     with held_signals():
-        parallel = settings.parallel
-        comm = get_comm(launch.ranks, parallel.ranks_per_node or None, parallel.shared_windows)
-        prepare_threads(comm, settings.training.threads or None)
+        comm = launch.comm(settings)
 
         from neocpu.cli.screen.progress import make_report
         from neocpu.train.run.online import OnlineTrainer

@@ -13,7 +13,6 @@ from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_optio
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.presets import log_path
 from neocpu.ingest.formats.files.folders import all_files
-from neocpu.parallel.transport.launch import get_comm, prepare_threads
 
 if TYPE_CHECKING:
     from neocpu.parallel.transport.comm import Comm
@@ -128,8 +127,7 @@ def predict(
     data = tuple(map(log_path, data))
     check_target(out, force, [model, *all_files(data), *best.files()])
     launch.start()
-    comm = get_comm(launch.ranks)
-    prepare_threads(comm)
+    comm = launch.comm()
     if not best.top_k:
         score(model, data, out, rows, overrides, comm)
     else:

@@ -8,7 +8,7 @@ import click
 
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.errors import DataError
-from neocpu.ingest.targets import refuse_sources
+from neocpu.core.paths import refuse_sources
 
 if TYPE_CHECKING:
     from neocpu.serve.report.runs import Run
@@ -65,7 +65,7 @@ def add_baselines(runs: "Sequence[Run]") -> None:
 
     comm = SingleComm()
     prepare_threads(comm)
-    from neocpu.serve.report.baselines import with_baseline
+    from neocpu.serve.report.page import with_baseline
 
     for run in runs:
         if run.summary and not run.summary.get("baseline"):

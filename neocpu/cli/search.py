@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from neocpu.cli.screen.options import Launch, ranks_option, set_option
-from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
+from neocpu.parallel.transport.launch import held_signals
 from neocpu.train.config import config as configs
 from neocpu.train.search.space import space_of
 
@@ -53,10 +53,7 @@ def search(
 
         outlive(launch, folder, resume)
     with held_signals():
-        comm = get_comm(
-            launch.ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
-        )
-        prepare_threads(comm, settings.training.threads or None)
+        comm = launch.comm(settings)
 
         from neocpu.cli.screen.progress import make_report
         from neocpu.train.search.trainer import SearchTrainer

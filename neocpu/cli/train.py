@@ -19,7 +19,7 @@ from neocpu.core.cores import available
 from neocpu.kernels.compile.choice import FAMILIES, use
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.environment import cores_left_out
-from neocpu.parallel.transport.launch import get_comm, held_signals, launched, prepare_threads
+from neocpu.parallel.transport.launch import held_signals, launched
 from neocpu.serve.report.trackers import TRACKERS, trackers
 from neocpu.train.config import config as configs
 from neocpu.train.config.asynchronous import OFF, ON
@@ -167,11 +167,7 @@ def train(
         folder = out or default_folder(config, resume, SingleComm())
         outlive(launch, folder, resume, shown.restarts, shown.min_ranks)
     with held_signals():
-        comm = get_comm(
-            launch.ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
-        )
-        # Before anything imports Numba, which reads the number of threads once.
-        prepare_threads(comm, settings.training.threads or None)
+        comm = launch.comm(settings)
         if comm.rank == 0 and (problem := cores_left_out(len(available()))):
             click.echo(f"warning: {problem}", err=True)
         folder = out or default_folder(config, resume, comm)

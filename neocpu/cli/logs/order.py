@@ -42,10 +42,10 @@ def order(train: Path, dst: Path, window: int, force: bool) -> None:
     click.echo(f"{'feature':14}{'rows':>12}{'prefixes':>12}{'ordered':>12}  per group, on average")
     with DatasetWriter(dst, [], columns, attributes=notes, labelled=False) as writer:
         for name, codes in data.vocabularies.items():
-            found = occurrences(data, name, window)
-            ordered = order_together(codes.size, found)
+            lookups = occurrences(data, name, window)
+            ordered = order_together(codes.size, lookups)
             writer.vocabularies[name] = codes[ordered]
             # row 0 of a table is that of unknown codes
             last = cube_factors(codes.size + 1)[2]
-            means = [prefixes(found, order, last) for order in (None, ordered)]
+            means = [prefixes(lookups, order, last) for order in (None, ordered)]
             click.echo(f"{name[:13]:14}{codes.size:>12,}{means[0]:>12.1f}{means[1]:>12.1f}")

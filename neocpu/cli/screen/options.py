@@ -13,10 +13,18 @@ import click
 from click.core import ParameterSource
 
 from neocpu.cli.screen.terminal import tell_ranks
-from neocpu.parallel.transport.launch import exec_mpiexec, launched, mpiexec_command
+from neocpu.parallel.transport.launch import (
+    exec_mpiexec,
+    get_comm,
+    launched,
+    mpiexec_command,
+    prepare_threads,
+)
 
 if TYPE_CHECKING:
+    from neocpu.parallel.transport.comm import Comm
     from neocpu.parallel.transport.hosts import HostRanks, Named
+    from neocpu.train.config.config import Config
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -106,6 +114,21 @@ class Launch(HostOptions):
             hosts = self.by_host(self.ranks)
             tell_ranks()
             exec_mpiexec(self._count(hosts), command_line(), hosts)
+
+    def comm(self, config: "Config | None" = None) -> "Comm":
+        """This process among its ranks, with the threads of its kernels. Collective.
+
+        config : says how many threads there are, and how ranks reach each other; None: as many as
+        the cores allow, and plainly. Nothing may import Numba before: it reads the number once.
+        """
+        if config is None:
+            comm = get_comm(self.ranks)
+            prepare_threads(comm)
+            return comm
+        parallel = config.parallel
+        comm = get_comm(self.ranks, parallel.ranks_per_node or None, parallel.shared_windows)
+        prepare_threads(comm, config.training.threads or None)
+        return comm
 
     def _count(self, hosts: "Sequence[HostRanks]") -> int:
         """How many ranks there are, on these hosts or, where there are none, on this machine."""

@@ -9,7 +9,7 @@ from neocpu.cli.screen.options import Launch, ranks_option, set_option
 from neocpu.core.cores import available
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.environment import cores_left_out
-from neocpu.parallel.transport.launch import get_comm, held_signals, prepare_threads
+from neocpu.parallel.transport.launch import held_signals
 from neocpu.train.config import config as configs
 from neocpu.train.watch.results import RunReport
 
@@ -57,9 +57,7 @@ def together(
 
         outlive(launch, folder, resume)
     with held_signals():
-        parallel = settings[0].parallel
-        comm = get_comm(launch.ranks, parallel.ranks_per_node or None, parallel.shared_windows)
-        prepare_threads(comm, settings[0].training.threads or None)
+        comm = launch.comm(settings[0])
         if comm.rank == 0 and (problem := cores_left_out(len(available()))):
             click.echo(f"warning: {problem}", err=True)
         folders = [folder / name for name in names]
