@@ -25,7 +25,7 @@ from neocpu.core.jagged import KJT
 from neocpu.core.trees import leaf_cuts
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.tables.embedding.row_lookups import KeyLookups
+from neocpu.tables.embedding.lookups import KeyLookups
 from neocpu.tables.kinds.tt import TrainShape, cube_factors, even_factors
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.train.config import config as configs

@@ -15,16 +15,17 @@ from neocpu.core.errors import ConfigError, StorageError, TrainingError
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.plan.activations import choose as choosing
-from neocpu.plan.activations.choose import choose, least
-from neocpu.plan.activations.graph import Activation, StepGraph, StepOperation, merged
-from neocpu.plan.activations.interleave import (
+from neocpu.plan.activations.choose import (
     ALONE,
     FORWARD_FIRST,
     NESTED,
     ORDERS,
+    choose,
     interleave,
+    least,
     order_of,
 )
+from neocpu.plan.activations.graph import Activation, StepGraph, StepOperation, merged
 from neocpu.plan.activations.schedule import (
     REMAKE,
     STALL,

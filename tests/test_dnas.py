@@ -26,9 +26,16 @@ from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.run.scoring import restore
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.search.cost import CostInputs, ModelCost, flops, hard, parameters, seconds
+from neocpu.train.search.cost import (
+    CostInputs,
+    ModelCost,
+    cost_of,
+    flops,
+    hard,
+    parameters,
+    seconds,
+)
 from neocpu.train.search.draws import gumbel, sample, theta_gradient
-from neocpu.train.search.pricing import cost_of
 from neocpu.train.search.results import HISTORY, keep_history, write_lines
 from neocpu.train.search.space import Space, plain_config, space_of
 from neocpu.train.search.supernet import Supernet

@@ -18,7 +18,7 @@ import neocpu
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.tables.embedding.row_lookups import RowTerms
+from neocpu.tables.embedding.lookups import RowTerms
 from neocpu.tables.specs.compositions import Composition, Term
 from neocpu.train.before.plans import make_plan
 from neocpu.train.config.config import Config, loads

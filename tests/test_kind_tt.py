@@ -14,7 +14,7 @@ from neocpu.kernels.rows.row_maps import map_rows
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.tables.kinds.tt import TrainShape, _compressed, cube_factors, even_factors, start_bound
 from neocpu.tables.specs.specs import bags
 from neocpu.train.before.plans import memory_plan

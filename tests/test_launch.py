@@ -19,7 +19,7 @@ import pytest
 from neocpu.core.cores import available
 from neocpu.core.errors import ConfigError, DataError, EnvironmentProblem
 from neocpu.parallel.transport import abort as guard
-from neocpu.parallel.transport import launch, orphans
+from neocpu.parallel.transport import launch, stale
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import (
     StopSignal,
@@ -159,7 +159,7 @@ def test_a_core_for_each_kernel_thread_only_where_every_core_is_used_once() -> N
 def test_threads_with_cores_of_their_own_spin_and_others_sleep() -> None:
     code = """
 import json, os, sys
-from neocpu.parallel.transport import launch, orphans
+from neocpu.parallel.transport import launch, stale
 
 def show():
     print(*(os.environ.get(name, "-") for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")))
@@ -199,7 +199,7 @@ show()
 def test_bound_threads_leave_the_others_free() -> None:
     code = """
 import os, threading
-from neocpu.parallel.transport import launch, orphans
+from neocpu.parallel.transport import launch, stale
 comm = launch.get_comm()
 launch.prepare_threads(comm, len(launch.cores.available()))
 from neocpu.core.cores import available, roam
@@ -528,9 +528,9 @@ def test_ranks_end_with_their_launcher_and_not_with_its_parent(tmp_path: Path) -
     rank = tmp_path / "rank.py"
     rank.write_text(
         "import os, time\n"
-        "from neocpu.parallel.transport import orphans\n"
-        "orphans.EVERY = 0.02\n"
-        "assert orphans.end_with_launcher()\n"
+        "from neocpu.parallel.transport import stale\n"
+        "stale.EVERY = 0.02\n"
+        "assert stale.end_with_launcher()\n"
         "print(os.getpid(), os.getppid(), flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -546,10 +546,10 @@ def test_ranks_end_with_their_launcher_and_not_with_its_parent(tmp_path: Path) -
     try:
         running.wait(timeout=60)  # the parent of the launcher
         time.sleep(0.2)
-        assert orphans._look(number) is not None
+        assert stale._look(number) is not None
         os.kill(parent, signal.SIGKILL)
         assert running.stdout.read() == ""  # the end of the rank, which had it open
     finally:
         running.stdout.close()
-        if orphans._look(number) is not None:
+        if stale._look(number) is not None:
             os.kill(number, signal.SIGKILL)

@@ -8,7 +8,7 @@ import pytest
 
 from neocpu import oracle
 from neocpu.core.errors import OracleError
-from neocpu.oracle import drawing
+from neocpu.oracle import testing
 from neocpu.oracle.cases.covers.drawn import FACTORS, drawn_cases
 from neocpu.oracle.operator import Arrays
 from neocpu.oracle.repeat import Kernel
@@ -65,7 +65,7 @@ def test_a_case_that_fails_is_shrunk_and_kept(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_drawn_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "MOST_LOOKED_AT", 20)
+    monkeypatch.setattr(testing, "MOST_LOOKED_AT", 20)
     with pytest.raises(OracleError, match="segment_sum is not drawn"):
         oracle.check_drawn("segment_sum", right("segment_sum"))
     with pytest.raises(OracleError, match="no case that was drawn"):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from neocpu.oracle import html_page
+from neocpu.oracle import report as reports
 from neocpu.oracle.answers import Answers
 from neocpu.oracle.cases.covers.rules import shows_rule
 from neocpu.oracle.checking import check_suite
@@ -96,7 +96,7 @@ def test_maps_of_errors() -> None:
     for shape in ((3, 5), (70, 129), (1, 128), (1, 300)):
         ratio = np.zeros(shape)
         ratio.flat[::7] = 2.0 ** np.linspace(-9, 9, ratio.flat[::7].size)
-        maps.append((str(html_page._map("out", ratio)), []))
+        maps.append((str(reports._map("out", ratio)), []))
     recorded.check("maps of errors", maps)
 
 

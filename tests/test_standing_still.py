@@ -21,9 +21,8 @@ from neocpu.parallel.transport.timeline import Pulse
 from neocpu.parallel.watch import host_pool
 from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import RankPage, RankState, page_path
-from neocpu.parallel.watch.stillness import Stillness
 from neocpu.parallel.watch.supervisor import Ending, Talk, supervise
-from neocpu.parallel.watch.watchdog import STATUS, Watchdog
+from neocpu.parallel.watch.watchdog import STATUS, Stillness, Watchdog
 from neocpu.parallel.watch.words import Member, describe
 from neocpu.serve.report import details
 from neocpu.train.config import config as configs

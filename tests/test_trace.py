@@ -16,8 +16,7 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.parallel.transport.timeline import ExchangeSpan, RunTimeline, TracedStep
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.step.schedule import Stopped
-from neocpu.train.watch.trace import RunTrace
-from neocpu.train.watch.trace_clock import ClockSample, compare_clocks, on_clock_of_rank_0
+from neocpu.train.watch.trace import ClockSample, RunTrace, compare_clocks, on_clock_of_rank_0
 from neocpu.train.watch.trace_events import RankSpans, trace_events, trace_pieces
 
 # seconds by which the ranks' clocks are ahead, and by which they gain in a second

@@ -26,7 +26,7 @@ _HOMES = {
     "Suite": "suite",
     "NoMirror": "mirrors.order",
     "check": "checking",
-    "check_drawn": "drawing",
+    "check_drawn": "testing",
     "check_repeatedly": "repeat",
     "check_suite": "checking",
     "run": "checking",

@@ -17,8 +17,8 @@ import numpy as np
 from neocpu.core.types import Bools
 from neocpu.oracle.adapters import CODES, Array, codes_of, to_numpy, to_torch
 from neocpu.oracle.operator import Truth
+from neocpu.oracle.semantics import Mistake
 from neocpu.oracle.verdicts.compare import Verdict
-from neocpu.oracle.verdicts.mistakes import Mistake
 
 # A neighbour of the widest row, 2,048 columns of fp64, lies within a zone; kernels that load
 # vectors find all buffers as well aligned as allocators do.

@@ -9,7 +9,7 @@ docs/semantics.md and a test.
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 _MERGES = ("backward", "trajectory", "unique_gradient")
 _JAGGED_PRODUCTS = (
@@ -122,3 +122,11 @@ def switches_for(op: str, kind: str | None = None) -> tuple[Switch, ...]:
     """The switches of an operator, mistakes first; of one kind ("mistake", "quirk") if named."""
     switches = (s for s in SWITCHES.values() if op in s.ops and kind in (None, s.kind))
     return tuple(sorted(switches, key=lambda switch: switch.kind != "mistake"))
+
+
+class Mistake(NamedTuple):
+    """What a kernel does, and what to do about it."""
+
+    name: str
+    about: str
+    fix: str

@@ -4,23 +4,85 @@ Uncompressed, HDF5 lays the file out in memory and the columns are copied to the
 writes; compressed, HDF5 writes them, after disk space was claimed for each block. So a full disk is
 an error of the system and never one inside HDF5 (`neocpu.tables.hdf5.draft`). While columns are
 copied, the CRC-32 of each block of 4,096 entries is taken; the seal covers all the rest.
+
+While its length is unknown a column is in a part file of its own. A `PartFolder` is a hidden folder
+beside the destination; those of writers that were killed are removed by the next writer of the same
+path on the same host.
 """
 
+import contextlib
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.errors import DataError
-from neocpu.core.types import JsonObject
-from neocpu.ingest.dataset.part_file import PartFile
+from neocpu.core.types import Elements, JsonObject
 from neocpu.ingest.dataset_layout import BLOCK, COMPRESSIONS, CRC, crc32_of
 from neocpu.tables.hdf5.disk import put_bytes
 from neocpu.tables.hdf5.draft import Draft
+from neocpu.tables.storage.leftovers import part_of, remove_parts
+
+
+class PartFile:
+    """A column on its way: an append-only file of one dtype, little-endian."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.size = 0
+        # `delete` closes it
+        self._file: BinaryIO = open(path, "wb", buffering=1 << 16)  # noqa: SIM115
+
+    def append(self, values: ArrayLike) -> None:
+        """Add elements. Raises OSError."""
+        array = np.ascontiguousarray(values, self.dtype).reshape(-1)
+        self._file.write(array.data if array.size else b"")
+        self.size += array.size
+
+    def blocks(self, length: int) -> Iterator[Elements]:
+        """All elements of the column, `length` at a time. Raises OSError."""
+        self._file.close()
+        with open(self.path, "rb") as file:
+            while (block := np.fromfile(file, self.dtype, length)).size:
+                yield block
+
+    def delete(self) -> None:
+        """Remove the file; what its buffer still holds may not fit on the disk, and is not
+        needed.
+        """
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+class PartFolder:
+    """The hidden folder of one writer of `target`. Raises OSError if it cannot be made."""
+
+    def __init__(self, target: Path) -> None:
+        remove_parts(target)
+        self.path = part_of(target)
+        self.path.mkdir()
+        self._parts: list[PartFile] = []
+
+    def part(self, name: str, dtype: str) -> PartFile:
+        """A new part file. Raises OSError."""
+        part = PartFile(self.path / name, dtype)
+        self._parts.append(part)
+        return part
+
+    def delete(self) -> None:
+        """Remove the folder and all that is in it."""
+        for part in self._parts:
+            part.delete()
+        shutil.rmtree(self.path, ignore_errors=True)
+
 
 COPY = 1 << 20  # elements copied at a time from a part file
 

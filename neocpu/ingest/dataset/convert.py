@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.paths import refuse_sources
 from neocpu.core.types import Elements
 from neocpu.ingest.dataset.cluster import ClusteringWriter
 from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress
@@ -37,7 +38,6 @@ from neocpu.ingest.formats.schema import TRANSFORMS, Schema
 from neocpu.ingest.formats.sources import open_source
 from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.settings import FORMATS, ON_ERROR
-from neocpu.ingest.targets import refuse_sources
 
 REPORTED = 100  # faulty lines in a report
 EXTREME = 1e9  # stored numbers from which on one column says that it has them

@@ -65,16 +65,16 @@ def _blocks(dataset: Dataset, feature: str) -> Iterator[tuple[int, Codes, NDArra
         yield first, bag.codes.reshape(-1), lengths
 
 
-def order_together(size: int, found: Occurrences) -> Ints:
+def order_together(size: int, lookups: Occurrences) -> Ints:
     """Rows 0 ... size - 1 in an order that has those of a community side by side, i64[size].
 
     Rows are in the order of falling frequency, and stay so in front and inside a community.
     """
-    counts = np.bincount(found.rows, minlength=size)
-    groups = np.unique(found.groups).size
+    counts = np.bincount(lookups.rows, minlength=size)
+    groups = np.unique(lookups.groups).size
     # rows that are nowhere in this log have no neighbours: they stay behind
     common = counts * EVERYWHERE >= max(groups, 1)
-    labels = _communities(size, Occurrences(*(array[~common[found.rows]] for array in found)))
+    labels = _communities(size, Occurrences(*(array[~common[lookups.rows]] for array in lookups)))
     total = np.zeros(size, np.int64)
     np.add.at(total, labels, counts)
     rows = np.arange(size)
@@ -105,16 +105,16 @@ def _most_frequent(keys: Ints, labels: Ints) -> Ints:
     return pairs[1][order][first]
 
 
-def prefixes(found: Occurrences, order: Ints | None, last: int) -> float:
+def prefixes(lookups: Occurrences, order: Ints | None, last: int) -> float:
     """Different products of the first cores that a group of lookups needs, on average.
 
     order : of the rows (None: as they are). last : rows of the last core.
     """
-    if not found.rows.size:
+    if not lookups.rows.size:
         return 0.0
-    place = found.rows
+    place = lookups.rows
     if order is not None:
-        place = np.argsort(order, kind="stable")[found.rows]
+        place = np.argsort(order, kind="stable")[lookups.rows]
     # entry i of a vocabulary is row i + 1
-    products = np.unique(np.stack([found.groups, (place + 1) // last]), axis=1)
-    return products.shape[1] / np.unique(found.groups).size
+    products = np.unique(np.stack([lookups.groups, (place + 1) // last]), axis=1)
+    return products.shape[1] / np.unique(lookups.groups).size

@@ -22,8 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from neocpu import __version__
 from neocpu.core.errors import DataError
 from neocpu.core.types import Elements, Tree
-from neocpu.ingest.dataset.assembly import COPY, Assembly, compression_options
-from neocpu.ingest.dataset.part_file import PartFile, PartFolder
+from neocpu.ingest.dataset.assembly import COPY, Assembly, PartFile, PartFolder, compression_options
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
 
 

@@ -20,6 +20,7 @@ from neocpu.ingest.formats.field_values import (
     WHY,
     FieldKind,
     FieldParser,
+    Vectors,
     category_kind,
     dense_kind,
     label_kind,
@@ -37,7 +38,6 @@ from neocpu.ingest.formats.fields import (
 )
 from neocpu.ingest.formats.schema import TIME_KINDS, CategoryField, DenseField, LabelField, Schema
 from neocpu.ingest.formats.times import time_codes
-from neocpu.ingest.formats.vectors import Vectors
 from neocpu.kernels.logs import tokenize
 
 

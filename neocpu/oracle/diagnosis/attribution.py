@@ -207,13 +207,13 @@ def _selected(group: Group) -> Iterator[SumHint]:
     masks, number = np.unique(np.stack([s.mask for s in chosen]), axis=0, return_inverse=True)
     number = number.reshape(-1)
     weights = masks.astype(np.float64)
-    some = weights @ group.terms
+    subset = weights @ group.terms
     total = group.terms.sum(0)
     for name, singular, plural, sums in (
-        ("lookup_missing", "is missing", "are missing", total - some),
-        ("lookup_doubled", "counts twice", "count twice", total + some),
-        ("lookup_sign", "is subtracted", "are subtracted", total - 2 * some),
-        ("lookup_missing", "alone counts", "alone count", some),
+        ("lookup_missing", "is missing", "are missing", total - subset),
+        ("lookup_doubled", "counts twice", "count twice", total + subset),
+        ("lookup_sign", "is subtracted", "are subtracted", total - 2 * subset),
+        ("lookup_missing", "alone counts", "alone count", subset),
     ):
         fits = group.fits(sums)[number]
         yield from _worded(chosen, fits, name, singular, plural)
@@ -222,7 +222,7 @@ def _selected(group: Group) -> Iterator[SumHint]:
     if len(group.terms) > MOST_EXCHANGED:
         return
     for source, other in group.known().items():
-        fits = group.fits(total - some + weights @ other)[number]
+        fits = group.fits(total - subset + weights @ other)[number]
         words = f"takes {source}", f"take {source}"
         yield from _worded(chosen, fits, "lookup_from_elsewhere", *words)
 

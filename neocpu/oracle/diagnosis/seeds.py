@@ -13,9 +13,9 @@ import numpy as np
 from neocpu.oracle.diagnosis.findings import Diagnosis
 from neocpu.oracle.operator import Case, Value
 from neocpu.oracle.outcome import CaseOutcome
+from neocpu.oracle.semantics import Mistake
 from neocpu.oracle.verdicts import stochastic
 from neocpu.oracle.verdicts.compare import Verdict
-from neocpu.oracle.verdicts.mistakes import Mistake
 from neocpu.oracle.verdicts.stochastic_mistakes import Draws
 
 UNCOMPARED = (

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from neocpu.oracle.adapters import Array, codes_of, format_of
 from neocpu.oracle.operator import Case, Operator, Truth
+from neocpu.oracle.semantics import Mistake
 from neocpu.oracle.truth.formats import FORMATS, decode, quantum
 from neocpu.oracle.verdicts import stochastic
-from neocpu.oracle.verdicts.mistakes import Mistake
 from neocpu.oracle.verdicts.runs import RunDifferences, differences, has_runs
 from neocpu.oracle.verdicts.stochastic_mistakes import Draws
 from neocpu.oracle.verdicts.typical import warnings

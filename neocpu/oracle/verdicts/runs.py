@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from neocpu.core.types import Bools
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.operator import Case, Operator, Truth
+from neocpu.oracle.semantics import Mistake
 from neocpu.oracle.truth.bags import bags_of
-from neocpu.oracle.verdicts.mistakes import Mistake
 
 PLACES_SHOWN = 5
 PLACES_LOCATED = 2000  # elements whose table, row and column are looked up

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
 from neocpu.oracle.operator import Case, Truth
-from neocpu.oracle.verdicts.mistakes import Mistake
+from neocpu.oracle.semantics import Mistake
 from neocpu.oracle.verdicts.stochastic_mistakes import (
     GROUPS,
     NEVER,

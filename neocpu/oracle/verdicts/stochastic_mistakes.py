@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Bools, Ints
-from neocpu.oracle.verdicts.mistakes import Mistake
+from neocpu.oracle.semantics import Mistake
 
 Real = NDArray[np.float64]
 

@@ -31,7 +31,7 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.started import Request, Started
 from neocpu.tables.embedding.distinct_bags import expand
-from neocpu.tables.embedding.row_lookups import RowTerms
+from neocpu.tables.embedding.lookups import RowTerms
 from neocpu.tables.specs.specs import bags
 
 

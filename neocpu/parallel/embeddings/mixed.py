@@ -25,7 +25,7 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.started import Finished, Request, Started, Waitable
 from neocpu.tables.embedding.distinct_bags import expand
-from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.tables.specs.specs import bags
 
 

@@ -17,7 +17,7 @@ from neocpu.parallel.transport.started import Started, Waitable
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 
 if TYPE_CHECKING:
-    from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+    from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 
 # what arrives on this rank of a batch's lookups
 Arrived = TypeVar("Arrived")

@@ -38,7 +38,7 @@ from neocpu.tables.specs.specs import TableSpec
 if TYPE_CHECKING:
     from neocpu.parallel.embeddings.replicas import Replicas, RowGradients
     from neocpu.parallel.embeddings.scalars import ScalarPeers
-    from neocpu.tables.embedding.row_lookups import RowTerms
+    from neocpu.tables.embedding.lookups import RowTerms
 
 
 def each_once(shards: Ints) -> EntryLayout:

@@ -77,12 +77,12 @@ def cores_left_out(cores: int, variables: Mapping[str, str] = os.environ) -> str
 
     cores : that this rank may use.
     """
-    asked = variables.get("SLURM_CPUS_PER_TASK", "")
-    if not asked.isdigit() or int(asked) <= cores:
+    cpus = variables.get("SLURM_CPUS_PER_TASK", "")
+    if not cpus.isdigit() or int(cpus) <= cores:
         return ""
     return (
-        f"this rank may use {cores} core(s), and its Slurm job has {asked} for each task: start it "
-        f"with srun --cpus-per-task={asked}, or mpiexec --bind-to none"
+        f"this rank may use {cores} core(s), and its Slurm job has {cpus} for each task: start it "
+        f"with srun --cpus-per-task={cpus}, or mpiexec --bind-to none"
     )
 
 

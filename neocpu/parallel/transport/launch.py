@@ -131,7 +131,7 @@ def get_comm(
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
         if comm.size > 1:
             join_job(token, comm.rank, comm.abort)
-            from neocpu.parallel.transport.orphans import end_with_launcher
+            from neocpu.parallel.transport.stale import end_with_launcher
 
             end_with_launcher()
     if ranks is not None and ranks != comm.size:

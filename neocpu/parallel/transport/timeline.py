@@ -5,7 +5,7 @@ is one store of an attribute, some 50 ns, and other threads see the old value or
 `--trace` it keeps spans of time.
 
 Times are seconds of `time.perf_counter`, which counts from no fixed moment and runs apart on other
-hosts; who puts several ranks on one clock corrects them (`train/watch/trace_clock.py`). Spans of
+hosts; who puts several ranks on one clock corrects them (`train/watch/trace.py`). Spans of
 the first steps and of the last ones are kept, so that a long run does not fill the memory.
 """
 

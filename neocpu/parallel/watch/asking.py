@@ -63,9 +63,9 @@ class Listener:
                 return
             with connection, suppress(OSError):
                 connection.settimeout(EACH)
-                asked = connection.recv(len(self._token), socket.MSG_WAITALL)
+                token = connection.recv(len(self._token), socket.MSG_WAITALL)
                 # other programs may look at open ports
-                if hmac.compare_digest(asked, self._token):
+                if hmac.compare_digest(token, self._token):
                     answer = json.dumps([asdict(state) for state in self._states()])
                     connection.sendall(answer.encode())
 

@@ -60,10 +60,10 @@ class HostPool:
         """Ask all hosts for a sign of life, as mpiexec would start ranks there; one that was left
         out and answers is back.
         """
-        asked = [(host.name, _ask(host.name)) for host in self._hosts]
+        processes = [(host.name, _ask(host.name)) for host in self._hosts]
         end = time.monotonic() + ANSWER
         self.left_out = {
-            name: reason for name, process in asked if (reason := _silence(process, end))
+            name: reason for name, process in processes if (reason := _silence(process, end))
         }
 
 

@@ -9,14 +9,23 @@ the budget, of the activations that have memory and are idle at its peak,
 
 the one of less overhead is made absent, and the step is simulated again. Then single choices change
 as long as that makes the step shorter within the budget.
+
+Where several models share memory, their operations run in one of three orders:
+
+    one after the other       A forward  A backward  B forward  B backward
+    forward passes first      A forward  B forward   A backward B backward
+    one within the other      A forward  B forward   B backward A backward
+
+While B runs, arrays of A that have left memory are on their way. Each order has a schedule within
+the budget, and the one that delays steps least is taken.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.units import bytes_text
-from neocpu.plan.activations.graph import Activation, StepGraph, clock, longest_gap
+from neocpu.plan.activations.graph import Activation, StepGraph, clock, longest_gap, merged
 from neocpu.plan.activations.schedule import (
     REMAKE,
     STALL,
@@ -150,3 +159,51 @@ def _neighbours(schedule: ActivationSchedule) -> Iterator[dict[str, str]]:
                     for name, x in {**without, activation.name: how}.items()
                     if name != other
                 }
+
+
+ALONE = "one after the other"
+FORWARD_FIRST = "forward passes first"
+NESTED = "one within the other"
+ORDERS = (ALONE, FORWARD_FIRST, NESTED)
+
+
+def order_of(name: str, operations: Sequence[int], forward: Sequence[int]) -> list[int]:
+    """The model of each operation of a round of steps.
+
+    operations : of each model. forward : how many of them are its forward pass.
+    """
+    models = range(len(operations))
+    ahead = [[model] * forward[model] for model in models]
+    back = [[model] * (operations[model] - forward[model]) for model in models]
+    if name == ALONE:
+        pieces = [piece for pair in zip(ahead, back) for piece in pair]
+    else:
+        pieces = [*ahead, *(back if name == FORWARD_FIRST else reversed(back))]
+    return [model for piece in pieces for model in piece]
+
+
+def interleave(
+    graphs: Sequence[StepGraph],
+    forward: Sequence[int],
+    budget: int,
+    speed: Speed,
+    orders: Sequence[str] = ORDERS,
+) -> tuple[str, ActivationSchedule]:
+    """(order, schedule) of a round of steps within a budget of bytes, of least overhead.
+
+    Raises TrainingError, as `choose`, where no order keeps to it.
+    """
+    operations = [len(graph.operations) for graph in graphs]
+    schedules: dict[str, ActivationSchedule] = {}
+    error: TrainingError | None = None
+    for name in orders:
+        graph = merged(graphs, order_of(name, operations, forward))
+        try:
+            schedules[name] = choose(graph, budget, speed)
+        except TrainingError as problem:
+            error = error or problem
+    if not schedules:
+        assert error is not None
+        raise error
+    best = min(schedules, key=lambda name: (schedules[name].overhead, schedules[name].size))
+    return best, schedules[best]

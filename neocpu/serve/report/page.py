@@ -3,11 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from neocpu.core.errors import NeocpuError
 from neocpu.core.html import html_page
 from neocpu.core.types import JsonObject
 from neocpu.core.units import bytes_text
+from neocpu.parallel.transport.comm import Comm
 from neocpu.serve.report import charts, details, quality
 from neocpu.serve.report.runs import Run, differing
+from neocpu.train.checkpoint.folder import checkpoint_of
+from neocpu.train.checkpoint.reading import CheckpointFile
+from neocpu.train.run.verdict import baseline_of
+from neocpu.train.watch.results import silent
 
 SPLITS = ("test", "valid", "progressive", "train")  # the first that was measured says how good
 METRICS = ("logloss", "mse", "ne", "auc", "calibration")
@@ -81,3 +87,17 @@ def _overview(run: Run, number: int) -> Overview:
         seconds=f"{seconds:,.1f}" if seconds else "",
         memory=bytes_text(memory) if memory else "",
     )
+
+
+def with_baseline(run: Run, comm: Comm) -> JsonObject:
+    """The summary of a run with a baseline, fitted to its train data, which must still be there.
+
+    Where it cannot be fitted, a problem of the run says why.
+    """
+    try:
+        with CheckpointFile(checkpoint_of(run.folder)) as file:
+            config = file.config(())
+        return {**run.summary, "baseline": baseline_of(config, comm, run.folder, silent)}
+    except NeocpuError as error:
+        run.problems.append(f"no baseline: {error}")
+        return run.summary

@@ -81,10 +81,10 @@ def importances(
     """
     count = min(data.rows, rows)
     chosen = np.arange(count, dtype=np.int64) * data.rows // max(count, 1)
-    asked = list(dict.fromkeys(columns))
+    distinct = list(dict.fromkeys(columns))
     base = measure(DealtDataset(data, chosen, "", chosen))
     result = []
-    for number, column in enumerate(asked):
+    for number, column in enumerate(distinct):
         measured = []
         for repeat in range(repeats):
             # a deal of its own for each column and repeat

@@ -19,8 +19,8 @@ from neocpu.tables.embedding.lookups import Rectangle
 from neocpu.tables.embedding.rounded import refuse_rounded
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.tables.storage.row_codecs import RowCodec
+from neocpu.tables.tiers.homes import NarrowBorder
 from neocpu.tables.tiers.levels import Slots
-from neocpu.tables.tiers.narrow_home import NarrowBorder
 
 
 class Narrowed:

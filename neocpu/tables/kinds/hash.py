@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from neocpu.core.errors import ConfigError
-from neocpu.tables.kinds.checks import check_choice, check_compression
 from neocpu.tables.specs.compositions import (
     COPY,
     Composition,
@@ -32,6 +31,7 @@ from neocpu.tables.specs.compositions import (
     Term,
 )
 from neocpu.tables.specs.specs import RowMap, Start, TableSpec
+from neocpu.tables.specs.table_keys import check_choice, check_compression
 
 MOD = "mod"
 SALTED = "salted"

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from neocpu.core.errors import ConfigError
-from neocpu.tables.kinds.checks import check_compression
 from neocpu.tables.specs.compositions import (
     Composition,
     Expanded,
@@ -32,6 +31,7 @@ from neocpu.tables.specs.compositions import (
     whole,
 )
 from neocpu.tables.specs.specs import RowMap, Start, TableSpec
+from neocpu.tables.specs.table_keys import check_compression
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from neocpu.core.errors import ConfigError
-from neocpu.tables.kinds.checks import check_choice, check_compression
 from neocpu.tables.specs.compositions import (
     Composition,
     Expanded,
@@ -48,6 +47,7 @@ from neocpu.tables.specs.compositions import (
     terms_of,
 )
 from neocpu.tables.specs.specs import RowMap, Start, TableSpec
+from neocpu.tables.specs.table_keys import check_choice, check_compression
 
 
 def pair_of(rows: int, collisions: int = 0, compression: float = 0.0) -> tuple[int, int]:

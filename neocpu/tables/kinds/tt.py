@@ -31,9 +31,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from neocpu.core.errors import ConfigError
-from neocpu.tables.kinds.checks import check_compression
 from neocpu.tables.specs.compositions import Composition, Expanded, LogicalTable, terms_of
 from neocpu.tables.specs.specs import RowMap, Start, TableSpec
+from neocpu.tables.specs.table_keys import check_compression
 
 OPERATION = "tensor_train"
 CORES = ("core1", "core2", "core3")

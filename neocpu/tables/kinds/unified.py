@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neocpu.core.errors import ConfigError
-from neocpu.tables.kinds.checks import check_compression
 from neocpu.tables.specs.compositions import (
     Composition,
     Expanded,
@@ -27,6 +26,7 @@ from neocpu.tables.specs.compositions import (
     Term,
 )
 from neocpu.tables.specs.specs import RowMap, Start
+from neocpu.tables.specs.table_keys import check_compression
 
 
 @dataclass(frozen=True)

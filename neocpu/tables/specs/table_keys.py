@@ -13,12 +13,14 @@ features; those without such a feature follow. Without patterns, they are in the
 What comes out is equal to the same tables written one by one, and so is its digest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias
 
+from neocpu.core.errors import ConfigError
 from neocpu.core.formats import table_format
 from neocpu.core.records import Reader
 from neocpu.tables.specs.compositions import LogicalTable
@@ -203,3 +205,17 @@ def _of_kind(
         return replace(table, kind="full")
     of_kind = {name: values[name] for name in known if name in values}
     return replace(table, keys=reader.record(record, of_kind, key))
+
+
+def check_choice(table: str, key: str, value: str, choices: Collection[str]) -> None:
+    """Raise ConfigError for a text that is none of the choices. table : its name."""
+    if value not in choices:
+        raise ConfigError(
+            f"tables.{table}.{key}: {value!r} is unknown; choose one of {', '.join(choices)}"
+        )
+
+
+def check_compression(table: str, compression: float) -> None:
+    """Raise ConfigError for a compression that makes a table larger; 0: it is not set."""
+    if compression and not 1 <= compression < math.inf:
+        raise ConfigError(f"tables.{table}.compression: {compression} should be 1 or more")

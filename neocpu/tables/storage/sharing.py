@@ -111,11 +111,11 @@ class Ticket:
         )
         for key, what, room, name in rooms:
             reserved = sum(getattr(claim, name) for claim, _ in others)
-            asked = getattr(self.claim, name)
-            if asked > room - reserved:
+            claimed = getattr(self.claim, name)
+            if claimed > room - reserved:
                 raise StorageError(
                     f"{folder}: {len(others)} rank(s) that share it have reserved {reserved:,} "
-                    f"bytes of {what}, which has {room:,}; {asked:,} more do not fit. Lower "
+                    f"bytes of {what}, which has {room:,}; {claimed:,} more do not fit. Lower "
                     f"memory.{key}, wait for the others, or choose another memory.folder"
                 )
 

@@ -5,8 +5,13 @@
       FileRecords      in a table of an SSD file
       MemoryRecords    in memory
 
-A `Border` says what a row is in a record: all its bytes, or fewer (`narrow_home.py`). Rows that are
+A `Border` says what a row is in a record: all its bytes, or fewer (`NarrowBorder`). Rows that are
 not narrowed and stay in memory need no records: in slots they can be used where they are.
+
+Rows kept in fewer bytes than in the cache above (Neo; FBGEMM's cache_precision; Yang et al., arXiv
+2010.11305) are encoded when they leave the cache, and decoded when they come up; optimizer states
+are not narrowed. A row for which no cache line is free is staged in scratch, updated there, and
+encoded when the next batch comes.
 """
 
 from collections.abc import Callable
@@ -14,9 +19,10 @@ from typing import Protocol
 
 import numpy as np
 
-from neocpu.core.types import Bools, Bytes, Ints
+from neocpu.core.types import Bools, Bytes, Floats, Ints
 from neocpu.tables.storage.arena import Arena
 from neocpu.tables.storage.device import Device
+from neocpu.tables.storage.row_codecs import RowCodec, streams_of
 from neocpu.tables.storage.row_file import RowFile
 from neocpu.tables.tiers.levels import Slots, Stats
 
@@ -245,3 +251,43 @@ class RecordHome:
                 "written": written,
             }
         ]
+
+
+class NarrowBorder(Border):
+    """Slots of a region inside; outside, records: the codec's bytes, then the states unchanged.
+
+    codec : of the shard's rows.
+    wide : the slots of the shard.
+    states : their optimizer states.
+    get, put : read and write the numbers f32[n, D] in slots i64[n].
+    """
+
+    def __init__(
+        self,
+        codec: RowCodec,
+        wide: Slots,
+        states: Slots,
+        get: Callable[[Ints], Floats],
+        put: Callable[[Ints, Floats], None],
+    ) -> None:
+        super().__init__(wide)
+        self._codec = codec
+        self._states = states
+        self._get = get
+        self._put = put
+        self.record = codec.bytes + states.record
+
+    def pack(self, rows: Ints, slots: Ints) -> Bytes:
+        """Records u8[n, record] of rows i64[n] that are in slots, rounded."""
+        streams = None
+        if self._codec.rounding != "nearest":
+            # of all that the row holds: the same bytes get the same codes whenever they leave
+            streams = streams_of(rows, super().pack(rows, slots))
+        data = self._codec.encode(self._get(slots), streams)
+        return np.concatenate([data, self._states.pack(slots)], axis=1)
+
+    def unpack(self, slots: Ints, records: Bytes) -> None:
+        """Put records into slots, decoded."""
+        cut = self._codec.bytes
+        self._put(slots, self._codec.decode(records[:, :cut]))
+        self._states.unpack(slots, records[:, cut:])

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neocpu.core.errors import NeocpuError
+from neocpu.plan.activations.choose import interleave
 from neocpu.plan.activations.graph import StepGraph, name_of
-from neocpu.plan.activations.interleave import interleave
 from neocpu.train.activations.away import measured
 from neocpu.train.activations.block import ActivationBlock, Activations
 from neocpu.train.activations.budget import (

@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 
 from neocpu.core.errors import ConfigError, DataError, listed
+from neocpu.core.paths import refuse_sources
 from neocpu.ingest.formats.files.folders import all_files
 from neocpu.ingest.formats.frames import write_frame
 from neocpu.ingest.synthetic.negatives import UNIFORM, draw_negatives
-from neocpu.ingest.targets import refuse_sources
 from neocpu.train.advice.look import LOOKED_AT, ROWS_AT, Log, look
 
 SHOWN = 12  # columns in a line

@@ -30,7 +30,7 @@ from neocpu.train.advice.categories import (
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.labels import guess_label, label_column, label_numbers
 from neocpu.train.advice.look import Log
-from neocpu.train.advice.names import names_code
+from neocpu.train.advice.names import gives_away, names_code, outcome_reason
 from neocpu.train.advice.numbers import (
     are_numbers,
     are_whole,
@@ -39,7 +39,6 @@ from neocpu.train.advice.numbers import (
     numbers_in,
     present_in,
 )
-from neocpu.train.advice.outcomes import gives_away, outcome_reason
 from neocpu.train.advice.probe import Probe, probe_of
 from neocpu.train.advice.sizes import MIN_COUNT
 from neocpu.train.advice.times import time_form

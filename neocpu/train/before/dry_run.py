@@ -1,24 +1,28 @@
 """What would a run be? Its steps, plan, memory, disk and time, without starting or writing any.
 
-Where the train data is not converted yet, rows and lookups are estimated (`expected_data.py`).
+Where the train data is not converted yet, rows and lookups are what its first megabyte lets
+expect (`ExpectedData`).
 Where not even that can be, plans count one lookup per sample and feature, and what depends on the
 number of samples is left out, unless `training.steps` says how many steps there are.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from neocpu.core.errors import NeocpuError
 from neocpu.core.units import count_text, duration_text, seconds_text
+from neocpu.ingest.formats.files.folders import all_files
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import SingleComm
+from neocpu.plan.cost.row_curves import RowCurve
 from neocpu.plan.machines import machine_file
 from neocpu.tables.specs.optimizer_groups import NO_SCALING, scaling_text
 from neocpu.train.before import preflight
+from neocpu.train.before.conversions import convert_options
 from neocpu.train.before.datasets import converted
-from neocpu.train.before.expected_data import ExpectedData, expected_data
 from neocpu.train.before.kernel_markers import expected_seconds, missing_kernels
 from neocpu.train.before.machine_plans import question_of
 from neocpu.train.before.plans import memory_plan, plan_for_data, table_lines
@@ -34,6 +38,61 @@ from neocpu.train.before.scenario import LogFacts
 from neocpu.train.before.train_facts import TrainFacts
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import resolved
+
+
+@dataclass(frozen=True)
+class ExpectedData:
+    """The train data of a config, as estimated.
+
+    config : with the batch size and rates that follow from the number of samples. lookups : of each
+    feature, per sample.
+    """
+
+    config: Config
+    train_rows: int
+    dense_features: int
+    lookups: Mapping[str, float]
+
+    def pooling_factors(self) -> dict[str, float]:
+        """Mean lookups per sample of each table."""
+        return {
+            table.name: sum(self.lookups.get(name, 0.0) for name in table.features)
+            for table in self.config.tables
+        }
+
+    def distinct_rows(self) -> dict[str, float]:
+        """Nothing: a megabyte does not say how codes repeat."""
+        return {}
+
+    def row_curves(self) -> dict[str, RowCurve]:
+        """Nothing: what rows codes will have is not known before they are converted."""
+        return {}
+
+    def touchable_rows(self, samples: int) -> dict[str, int]:
+        """Rows of each table that training on so many samples can touch, at most."""
+        # another epoch looks up the same rows again
+        seen = min(samples, self.train_rows)
+        pooling = self.pooling_factors()
+        return {
+            table.name: min(table.rows, round(seen * pooling[table.name]))
+            for table in self.config.tables
+        }
+
+
+def expected_data(config: Config) -> ExpectedData:
+    """The raw train data of a config. Raises NeocpuError where they cannot be read."""
+    from neocpu.ingest.dataset.convert import expected_dataset
+
+    data = config.data
+    options = convert_options(config, "train")
+    expected = expected_dataset(all_files(data.train), data.format, options)
+    rows = round(expected.rows * (data.split[0] if data.split else 1.0))
+    return ExpectedData(
+        config=config.for_samples(rows),
+        train_rows=rows,
+        dense_features=expected.dense_columns,
+        lookups={name: count / max(expected.rows, 1) for name, count in expected.lookups.items()},
+    )
 
 
 def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:

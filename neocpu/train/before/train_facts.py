@@ -7,7 +7,7 @@ from neocpu.plan.cost.row_curves import RowCurve
 
 class TrainFacts(Protocol):
     """What a run that is planned asks of its train data: `datasets.Splits` know it,
-    `expected_data.ExpectedData` estimate it.
+    `dry_run.ExpectedData` estimate it.
     """
 
     @property

@@ -21,7 +21,6 @@ from pathlib import Path
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import Tree
 from neocpu.parallel.transport.comm import Comm, SingleComm
-from neocpu.parallel.transport.host_files import apart, deliver
 from neocpu.train.checkpoint.layout import Extents
 from neocpu.train.checkpoint.links import base_of
 from neocpu.train.checkpoint.policy import SavingPolicy
@@ -29,7 +28,7 @@ from neocpu.train.watch.results import write_json
 
 FOLDER = "checkpoints"
 PATTERN = "step-????????*.h5"
-NOTE = "best.json"  # names the best checkpoint (`best.py`)
+NOTE = "best.json"  # names the best checkpoint
 
 
 def checkpoints(out: Path) -> list[Path]:
@@ -274,6 +273,8 @@ def lent(out: Path, comm: Comm) -> Iterator[None]:
     Raises CheckpointError on all ranks where another host has checkpoints of its own there: the
     newest ones may be those.
     """
+    from neocpu.parallel.transport.host_files import apart, deliver
+
     names = json.loads(comm.on_first_rank(lambda: _names(out)))
     files = [Path(out) / FOLDER / name for name in names]
     own = [] if any(file.exists() for file in files) else checkpoints(out)

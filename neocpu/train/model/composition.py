@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.train.model.elementwise import PLAIN, Plain

@@ -26,7 +26,7 @@ from neocpu.train.model.mlp import BetweenLayers, Mlp, initialise
 from neocpu.train.model.precision.operands import precision_of
 
 if TYPE_CHECKING:
-    from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+    from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
     from neocpu.train.model.composition import Compositions
     from neocpu.train.model.first_order import FirstOrder
     from neocpu.train.model.towers import Towers

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from neocpu.core.types import Ints
+from neocpu.tables.embedding.lookups import KeyLookups
 from neocpu.tables.embedding.mapped_rows import physical_rows, sign
-from neocpu.tables.embedding.row_lookups import KeyLookups
 from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
 from neocpu.train.model.arrays import F32
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors

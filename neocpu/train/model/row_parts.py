@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.train.model.arrays import F32, Buffer, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 from neocpu.train.model.operations import (

@@ -214,9 +214,9 @@ class Session:
             "trainer": _addresses(listener, near),
             "master": _addresses(master, near),
         }
-        told = [json.loads(text) for text in comm.allgather_bytes(json.dumps(own).encode())]
-        self._token: str = told[0]["token"]
-        self._master_addresses: list[Address] = told[0]["master"]
+        facts = [json.loads(text) for text in comm.allgather_bytes(json.dumps(own).encode())]
+        self._token: str = facts[0]["token"]
+        self._master_addresses: list[Address] = facts[0]["master"]
         self._closed = False
         self.queue = BatchQueue(
             listener,
@@ -238,7 +238,7 @@ class Session:
         else:
             end(master)
         self.queue.follow(self._master_addresses)
-        trainers = [each["trainer"] for each in told]
+        trainers = [each["trainer"] for each in facts]
         # spread over ranks, and so over hosts, as far as these have the data
         sighted = ranks_that_see(comm, loader.dataset.paths)
         self._processes = [

@@ -142,14 +142,14 @@ class Remains:
         comm = self._comm
         keys = self._gathered(host_key().encode())
         here = [rank for rank, key in enumerate(keys) if key == keys[comm.rank]]
-        found: dict[int, str] = {}
+        paths: dict[int, str] = {}
         for path in files_of(self._config, record["key"]) if comm.rank == here[0] else ():
             with suppress(StorageError):
                 facts = LastingFile.open(path, lock=False).facts
                 if facts["token"] == record["token"]:
-                    found[facts["rank"]] = str(path)
+                    paths[facts["rank"]] = str(path)
                     self._facts = facts
-        whole = [json.loads(text) for text in self._gathered(json.dumps(found).encode())]
+        whole = [json.loads(text) for text in self._gathered(json.dumps(paths).encode())]
         texts = self._gathered(json.dumps(self._facts).encode())
         self._facts = next(filter(None, map(json.loads, texts)), {})
         if not self._facts:

@@ -24,10 +24,9 @@ from neocpu.train.config.config import Config
 from neocpu.train.run.measurements import WINDOW
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.search.cost import CostInputs, ModelCost, hard
+from neocpu.train.search.cost import CostInputs, ModelCost, cost_of, hard
 from neocpu.train.search.decide import Deciding, Temper
 from neocpu.train.search.draws import gumbel
-from neocpu.train.search.pricing import cost_of
 from neocpu.train.search.results import (
     HISTORY,
     decision_lines,

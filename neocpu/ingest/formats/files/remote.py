@@ -87,8 +87,8 @@ def upload(store: Any, source: Path, name: str, moved: Callable[[int], None]) ->
     """Copy a local file to a store; `moved` is called with the bytes that are there."""
     from fsspec.callbacks import Callback
 
-    told = Callback(hooks={"moved": lambda size, value, **_: moved(value)})
-    store.put_file(str(source), name, callback=told)
+    callback = Callback(hooks={"moved": lambda size, value, **_: moved(value)})
+    store.put_file(str(source), name, callback=callback)
 
 
 @contextlib.contextmanager

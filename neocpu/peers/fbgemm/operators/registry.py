@@ -48,7 +48,6 @@ FILES = (
     "pooled",
     "selects",
     "jagged_math",
-    "fp8",
 )
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from neocpu.peers.fbgemm.context import Context, Gradients, Inputs
 from neocpu.peers.fbgemm.operators.fakes import Size, dynamic_size, fake
-from neocpu.peers.fbgemm.operators.fp8 import HEADER, row_bytes
 from neocpu.peers.fbgemm.operators.gradients import Formula
 from neocpu.peers.fbgemm.operators.moves import result_dtype
 from neocpu.peers.fbgemm.operators.pooled import PERMUTATIONS
+from neocpu.peers.fbgemm.operators.quantize import HEADER, row_bytes
 
 ops = torch.ops.fbgemm
 Names = Sequence[Sequence[str]]

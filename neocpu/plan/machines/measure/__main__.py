@@ -190,11 +190,11 @@ def _collective_seconds(watch: Stopwatch, comm: Comm, block: int, sizes: Ints) -
     counts = np.full(comm.size, block, np.int64)
     send = np.ones((comm.size, block), np.uint8)
     recv = np.zeros(comm.size * block, np.uint8)
-    some = send.reshape(-1)[: sizes.sum()]
+    sent = send.reshape(-1)[: sizes.sum()]
     into = recv[: sizes.sum()]
     return {
         "alltoall": watch.least(lambda: comm.alltoall(send)),
-        "alltoallv": watch.least(lambda: comm.alltoallv(some, sizes, into, sizes)),
+        "alltoallv": watch.least(lambda: comm.alltoallv(sent, sizes, into, sizes)),
         "allgatherv": watch.least(lambda: comm.allgatherv(send[0], recv, counts)),
     }
 

@@ -7,7 +7,7 @@ only, and so does its gradient; sums over samples (of parameters) go by leaves, 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from neocpu.tables.embedding.row_lookups import KeyLookups, RowTerms
+from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.train.model.arrays import F32, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 from neocpu.train.model.operations.add import Add
