@@ -114,7 +114,8 @@ def test_passed_cases_refute() -> None:
 
 
 def test_one_rule_that_is_wrong_is_named_with_its_rule(questions: dict[str, Question]) -> None:
-    report = report_of(questions, "trust ratio inverted")
+    updates = {name: q for name, q in questions.items() if q.case.op == "backward"}
+    report = report_of(updates, "trust ratio inverted")
     (title, count), *more = report.likely()
     assert title.startswith("ratio_inverted (only with optimizer lamb") and not more
     assert count == report.count("failed")
@@ -185,8 +186,8 @@ def test_answers_of_a_bent_truth_equal_it_everywhere() -> None:
 def test_without_a_budget_the_report_says_what_was_not_tried(
     questions: dict[str, Question],
 ) -> None:
-    few = dict(list(questions.items())[::3])
-    report = report_of(few, "drops last lookup", budget=1e-9)
+    lookups = {name: q for name, q in questions.items() if q.case.op == "lookup"}
+    report = report_of(lookups, "drops last lookup", budget=1e-9)
     assert report.untried and "not tried" in str(report)
     arrays = {"lookup-sum/out": np.zeros((1, 1), np.float32)}
     judgement = judge_suite(questions, Answers(arrays))

@@ -102,6 +102,7 @@ LONG = frozenset(
         "dnas::test_a_search_rolls_back",
         "dnas::test_readers_read_for_a_search",
         "dnas::test_the_pick_is_among_the_best_of_all_models",
+        "doc_commands::test_the_commands_of_a_page_run",
         "emulation",
         "estimator::test_samples_have_weights",
         "examples",
@@ -134,6 +135,7 @@ LONG = frozenset(
         "models::test_tables_of_models_look_up_features_of_their_logs",
         "mutants::test_a_bug_that_the_test_sees_and_one_that_it_does_not",
         "mutants::test_bugs_in_functions_that_are_loaded_show_in_forks",
+        "mutants::test_files_have_tests_that_belong_to_them",
         "mutants::test_lines_that_tests_run_are_recorded",
         "narrow_homes::test_a_cache_of_all_rows_trains_them_in_fp32_and_rounds_once",
         "narrow_homes::test_a_run_of_narrow_rows_goes_on_as_if_nothing_had_happened",
@@ -212,6 +214,7 @@ LONG = frozenset(
         "use_page",
         "warmup::test_a_kernel_that_was_deleted_is_missed",
         "warmup::test_an_edit_without_effect_costs_a_walk_that_compiles_nothing",
+        "warmup::test_warm_is_warm_for_another_installation_too",
     )
 )
 PERIOD = 8  # of a case that names none
@@ -267,9 +270,10 @@ def dealt(names: Iterable[str], period: int = PERIOD) -> set[str]:
     order = sorted(set(names), key=lambda name: (zlib.crc32(name.encode()), name))
     if not day or not order:
         return set(order)
-    # covers of few cases begin on days of their own
-    turn = zlib.crc32(order[0].encode()) + int(day)
-    return set(order[-turn % period :: period])
+    # covers of few cases begin on days of their own, and are spread over the period
+    turn = (zlib.crc32(order[0].encode()) + int(day)) % period
+    stride = max(period // len(order), 1)
+    return {name for place, name in enumerate(order) if place * stride % period == turn}
 
 
 def is_drawn(name: str, period: int = PERIOD) -> bool:
