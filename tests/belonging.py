@@ -1,6 +1,7 @@
 """Which tests belong to a file, or to a function, of the package?"""
 
 import ast
+import bisect
 import gzip
 import json
 import re
@@ -14,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = "tests/executed.json.gz"
 MOST_FILES = 4  # of tests, for a file of the package
 FEW = 12  # tests of a function: those of its users in other files are asked, too
+CLASSES = (1.0, 8.0)  # seconds: tests that take fewer are run before those that take more
 MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
 # of the whole house: they look at texts of files, or at copies of the package
 LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
@@ -72,10 +74,22 @@ class TestMap:
                 functions = (n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef))
                 names = (function.name for function in functions)
                 self.all |= {f"{file}::{name}" for name in names if name.startswith("test_")}
-        self.executed, self.recorded = _record(root)
+        self.executed, self.seconds = _record(root)
 
     def of_line(self, file: str, source: bytes, line: int) -> list[str]:
-        """Tests of a line, or files of them, the one that most probably sees a bug first."""
+        """Tests of a line, or files of them: short ones first, of these the one that most probably
+        sees a bug.
+        """
+        return sorted(self._of_line(file, source, line), key=self._class)
+
+    def _class(self, test: str) -> int:
+        """Is a test, or a file of some, short or long? What is not recorded is neither."""
+        own = [self.seconds[test]] if test in self.seconds else []
+        if "::" not in test:
+            own = [self.seconds[name] for name in self.seconds if name.startswith(f"{test}::")]
+        return bisect.bisect(CLASSES, sum(own) if own else CLASSES[0])
+
+    def _of_line(self, file: str, source: bytes, line: int) -> list[str]:
         near = self.tests(file)
         function, names = function_at(source, line)
         known = self._running(file, [function, *users_of(source, names)])
@@ -90,7 +104,7 @@ class TestMap:
         if not known:
             return near
         # what was written since they were recorded
-        fresh = (test for test in self.all - self.recorded if test.partition("::")[0] in near)
+        fresh = (test for test in self.all - {*self.seconds} if test.partition("::")[0] in near)
         return [*dict.fromkeys([*known, *sorted(fresh), *kept])]
 
     def _running(self, file: str, functions: Sequence[str]) -> list[str]:
@@ -169,18 +183,18 @@ def _named_in(page: str) -> dict[str, list[str]]:
     return named
 
 
-def _record(root: Path) -> tuple[dict[str, dict[str, list[str]]], set[str]]:
-    """Recorded tests by file and function, and all that were recorded."""
+def _record(root: Path) -> tuple[dict[str, dict[str, list[str]]], dict[str, float]]:
+    """Recorded tests by file and function, and the seconds of all that were recorded."""
     path = root / RECORD
     if not path.exists():
-        return {}, set()
+        return {}, {}
     stored = json.loads(gzip.decompress(path.read_bytes()))
     tests = stored["tests"]
     files = {
         file: {function: [tests[number] for number in numbers] for function, numbers in own.items()}
         for file, own in stored["files"].items()
     }
-    return files, {*tests}
+    return files, dict(zip(tests, stored["seconds"]))
 
 
 def function_at(source: bytes, line: int) -> tuple[str, set[str]]:

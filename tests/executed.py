@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -166,23 +166,27 @@ def record(words: Sequence[str]) -> None:
         for path in sorted(Path(folder).iterdir(), key=os.path.getmtime):
             seen |= json.loads(path.read_text())
     known = TestMap(ROOT)
-    kept = (known.recorded & known.all) - {*seen}
+    kept = {test: known.seconds[test] for test in known.seconds.keys() & known.all - {*seen}}
     files = chosen(seen, functools.cache(known.tests))
     for file, functions in known.executed.items():
         for function, tests in functions.items():
             if old := [test for test in tests if test in kept]:
                 files[file].setdefault(function, []).extend(old)
-    (ROOT / RECORD).write_bytes(packed(sorted({*seen} | kept), files))
+    seconds = kept | {test: taken for test, (taken, _) in seen.items()}
+    (ROOT / RECORD).write_bytes(packed(seconds, files))
 
 
-def packed(tests: list[str], files: dict[str, dict[str, list[str]]]) -> bytes:
-    """What is written: all tests, and the numbers of those of each function."""
+def packed(seconds: Mapping[str, float], files: dict[str, dict[str, list[str]]]) -> bytes:
+    """What is written: all tests with their seconds, and the numbers of those of each function."""
+    tests = sorted(seconds)
     numbers = {test: number for number, test in enumerate(tests)}
     own = {
         file: {function: [numbers[test] for test in kept] for function, kept in functions.items()}
         for file, functions in sorted(files.items())
     }
-    text = json.dumps({"tests": tests, "files": own}, separators=(",", ":"))
+    rounded = [round(seconds[test], 1) for test in tests]
+    record = {"tests": tests, "seconds": rounded, "files": own}
+    text = json.dumps(record, separators=(",", ":"))
     return gzip.compress(text.encode(), mtime=0)
 
 
