@@ -37,7 +37,7 @@ from neocpu.train.search.cost import (
 )
 from neocpu.train.search.draws import gumbel, sample, theta_gradient
 from neocpu.train.search.results import HISTORY, keep_history, write_lines
-from neocpu.train.search.space import Space, plain_config, space_of
+from neocpu.train.search.space import MOST_TEMPERATURE, Space, plain_config, space_of
 from neocpu.train.search.supernet import Supernet
 from neocpu.train.search.trainer import SearchTrainer
 from tests.small_run import CONFIG, write_log
@@ -462,16 +462,27 @@ def test_the_pick_is_among_the_best_of_all_models(tmp_path: Path) -> None:
         (['search.dims={"x*" = [2]}'], "no table matches 'x"),
         (["model.interaction=dot"], "interactions dot need vectors of one width"),
         (["search.split=1.0"], "must be between 0 and 1"),
+        (["search.split=0.0"], "must be between 0 and 1"),
         (["search.cost=watts"], "not allowed"),
         (["search.every=0"], "too small"),
         (["search.decay=0.0"], "must be above 0"),
-        (["search.decay=5"], "search.decay: 5 must be at most 1"),
+        (["search.decay=1.5"], "search.decay: 1.5 must be at most 1"),
         (["search.temperature=1e308"], "search.temperature: 1e.308 is too large"),
+        (["optimizer.clip_norm=1.0"], "optimizer.clip_norm: a search does not know it"),
+        (["optimizer.muon.steps=5"], "optimizer.muon.steps: a search does not know it"),
+        (["optimizer.shampoo.every=5"], "optimizer.shampoo.every: a search does not know it"),
+        (["model.precision.format=bf16"], "model.precision.format: a search does not know it"),
+        (["training.init_from=x"], "training.init_from: a search starts with initial values"),
+        (["training.sync=off"], "training.sync: a search takes its steps on all ranks"),
     ],
 )
 def test_what_cannot_be_searched(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         space_of(config_of(SEARCH, *overrides))
+
+
+def test_the_largest_decay_and_temperature_are_allowed() -> None:
+    space_of(config_of(SEARCH, "search.decay=1.0", f"search.temperature={MOST_TEMPERATURE}"))
 
 
 def test_a_config_without_choices_is_refused() -> None:
