@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from sealed_files import sealed_anew
 
 import neocpu
+from neocpu.cli import cli
 from neocpu.core.errors import CheckpointError, DataError
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
@@ -322,8 +324,13 @@ def test_online_each_file_is_measured_and_then_trained_on(days: Path, tmp_path: 
     assert mean == pytest.approx(np.mean([line["logloss"] for line in lines_of]))
 
     go(settings, tmp_path / "days", both[:1])
-    later, _ = go(settings, tmp_path / "days", both[1:], resume=True)
-    assert (later["digest"], later["metrics"]["progressive"]["logloss"]) == (whole["digest"], mean)
+    (tmp_path / "model.toml").write_text(settings.text)
+    keys = [word for key in settings.overrides for word in ("--set", key)]
+    words = ["online", f"{tmp_path}/model.toml", str(both[1]), "--out", f"{tmp_path}/days"]
+    done = CliRunner().invoke(cli, [*words, "--resume", *keys], catch_exceptions=False)
+    *_, last = summary = done.stdout.splitlines()
+    (of_both,) = (line for line in summary if line.startswith("progressive "))
+    assert f"logloss {mean:.5f}" in of_both and last == f"digest {whole['digest']}"
 
     short = configs.loads(settings.text, overrides=[*settings.overrides, "training.steps=6"])
     go(short, tmp_path / "cut", both)

@@ -248,7 +248,7 @@ def test_a_missing_id_changes_no_other_score(tmp_path: Path, keys: tuple[str, ..
         model.predict({"user": 4 * strange["user"]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.predict(strange)
+        model.predict({"user": 8 * strange["user"]})
         model.predict({"user": [None] * 200})
     pl.DataFrame(strange).write_csv(tmp_path / "strange.csv")
     command = ["predict", f"{tmp_path}/run", f"{tmp_path}/strange.csv", "--out"]
