@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from neocpu.cli.evaluate import evaluate
 from neocpu.cli.fit import fit as fit_command
+from neocpu.cli.fit import print_fit
 from neocpu.cli.predict import predict
 from neocpu.core.errors import CheckpointError, ConfigError, DataError, TrainingError
 from neocpu.kernels.compile.threads import use_threads
@@ -280,3 +282,21 @@ def test_options_that_make_no_fit_are_refused(words, message):
     result = CliRunner().invoke(fit_command, ["log.csv", *words])
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)
+
+
+def test_what_a_fit_says_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    last = {"objective": 0.25, "gradient": 0.00123, "passes": 2.5}
+    summary = {
+        "metrics": {"train": {"samples": 1200, "logloss": 0.5, "auc": None}},
+        "last": last,
+        "steps": 3,
+        "seconds": 1.25,
+        "digest": "abc",
+    }
+    print_fit(summary, Path("out"))
+    assert capsys.readouterr().out.splitlines() == [
+        "train samples 1,200  logloss 0.50000",
+        "objective 0.250000000, gradient 1.23e-03 after 3 steps and 2.5 passes, 1.2 s",
+        "results in out",
+        "digest abc",
+    ]

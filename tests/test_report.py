@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neocpu.cli.train import print_summary
+from neocpu.cli.train import activations_line, print_summary
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -182,6 +182,14 @@ def test_what_a_run_says_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     alone = {"ranks": 1, "cold_start_seconds": None, "baseline": None, "tiers": []}
     print_summary({**SUMMARY, **alone, "seconds": 0.0}, Path("out"))
     recorded.check("what a run says", recorded.lines_of(capsys.readouterr().out))
+
+
+def test_what_is_said_of_activations() -> None:
+    sizes = {"block": 3 << 20, "budget": 4 << 20, "moved": 5 << 19}
+    assert activations_line({**sizes, "remade": 1234, "stall_seconds": 0.25}) == (
+        "activations: 3.0 of 4.0 MiB; 2.5 MiB left and came back, 1,234 were computed again; "
+        "steps waited 0.25 s"
+    )
 
 
 def test_without_matplotlib_there_is_no_picture(
