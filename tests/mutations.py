@@ -50,7 +50,7 @@ CLOCKS = {"monotonic", "perf_counter", "process_time", "time"}
 SILENT_WORDS = {"timeout", "strict", "stacklevel", "daemon"}
 LOG = "LOG"  # name of a module's logger
 # constants of a module, by name or by the comment behind them
-PACE_NAMES = {"AHEAD", "APART", "CHUNK", "OFTEN", "PIECE"}
+PACE_NAME = re.compile(r"(?:AHEAD|APART|CHUNK|OFTEN|PIECE|\w+_SLEEP)$")
 PACE_COMMENT = re.compile(r"#\s*seconds\b|#.*\bat (?:a time|once)\b")
 SILENT_NODES = (ast.Raise, ast.JoinedStr)  # Python 3.11 places what is in an f-string wrongly
 
@@ -157,7 +157,7 @@ def _is_pace(node: ast.stmt, line: str) -> bool:
         return False
     if isinstance(node.value, ast.Dict | ast.List | ast.Tuple | ast.Call):
         return False
-    return node.targets[0].id in PACE_NAMES or bool(PACE_COMMENT.search(line))
+    return bool(PACE_NAME.match(node.targets[0].id) or PACE_COMMENT.search(line))
 
 
 def _is_unknown_length(call: ast.AST, argument: ast.AST) -> bool:
