@@ -300,7 +300,9 @@ def test_the_order_of_least_delay_is_taken():
 def test_models_that_cannot_share_are_refused(log, tmp_path):
     one = config_of(log, "memory.activations=1000")
     for other, words in (
-        (config_of(log, "memory.activations=2000"), "models that train together share one budget"),
+        (config_of(log, "memory.activations=2000"), "memory.activations: 1000 in .* share one"),
+        (config_of(log, "training.threads=3"), "training.threads: 0 in .*, but 3 in .* share one"),
+        (config_of(log, 'memory.activations_in="ssd"'), "activations_in: 'ddr' in .* share one"),
         (config_of(log, "training.on_nonfinite=roll_back"), "cannot go back"),
         (config_of(log, "tables.one.kind=tt"), 'tables of pooling "none"'),
         (config_of(log, 'training.sync="off"'), "training.sync: models that train together"),

@@ -68,9 +68,10 @@ def test_a_tensor_train_in_this_order_makes_fewer_products_and_keeps_its_promise
     found = occurrences(Dataset(train), "many", 256)
     assert found.rows.size == np.unique(np.stack(found), axis=1).shape[1]
     assert prefixes(found, None, 10**6) == 1.0
-    with pytest.raises(DataError, match="has no vocabulary to order"):
-        files = [str(tmp_path / "log.h5"), str(tmp_path / "x.h5")]
-        CliRunner().invoke(order, files, catch_exceptions=False)
+    for source, why in (("log.h5", "has no vocabulary to order"), ("rows.h5", "has no samples")):
+        with pytest.raises(DataError, match=why):
+            files = [str(tmp_path / source), str(tmp_path / "x.h5")]
+            CliRunner().invoke(order, files, catch_exceptions=False)
     keys = ("data.rows_by=vocabulary", "training.steps=8", "training.batch_size=100")
     tables = ("tables.one.rows=20", "tables.many.rows=601", "tables.many.kind=tt")
     digests = set()

@@ -37,6 +37,8 @@ def order(train: Path, dst: Path, window: int, force: bool) -> None:
     data = Dataset(train)
     if not data.vocabularies:
         raise DataError(f"{train}: has no vocabulary to order; convert it with --min-count N")
+    if not data.rows:
+        raise DataError(f"{train}: has no samples to learn an order from")
     columns = list(data.features.values())
     notes = {"ordered_by": {"source": train.name, "window": window}}
     click.echo(f"{'feature':14}{'rows':>12}{'prefixes':>12}{'ordered':>12}  per group, on average")

@@ -18,6 +18,17 @@ from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import RunReport
 
 MakeReport = Callable[[Path, int], RunReport]
+# what the ranks of all models have once
+SHARED = (
+    "parallel.ranks_per_node",
+    "parallel.shared_windows",
+    "training.threads",
+    "memory.activations_in",
+    "memory.folder",
+    "memory.ddr_bandwidth",
+    "memory.ssd_bandwidth",
+    "memory.ssd_iops",
+)
 
 
 def shared_budget(configs: Sequence[Config]) -> int:
@@ -25,13 +36,10 @@ def shared_budget(configs: Sequence[Config]) -> int:
 
     Raises ConfigError for configs that contradict each other, or that cannot share.
     """
-    budgets = {config.memory.activations: config for config in configs}
-    limits = sorted(budget for budget in budgets if budget)
-    if len(limits) > 1:
-        raise ConfigError(
-            f"memory.activations: {limits[0]} in {budgets[limits[0]].source}, but {limits[1]} in "
-            f"{budgets[limits[1]].source}; models that train together share one budget"
-        )
+    limited = [config for config in configs if config.memory.activations]
+    _check_alike("memory.activations", limited)
+    for key in SHARED:
+        _check_alike(key, configs)
     for config in configs:
         if config.training.sync == OFF:
             raise ConfigError(
@@ -47,7 +55,19 @@ def shared_budget(configs: Sequence[Config]) -> int:
         apart = config.parallel.towers or config.search.supernet
         if why := unplanned(apart, config.tables, config.model.precision):
             raise ConfigError(f"{config.source}: it cannot train together with others: {why}")
-    return limits[0] if limits else 0
+    return limited[0].memory.activations if limited else 0
+
+
+def _check_alike(key: str, configs: Sequence[Config]) -> None:
+    """Raise ConfigError where a key has several values."""
+    section, name = key.split(".")
+    values = {getattr(getattr(config, section), name): config.source for config in configs}
+    if len(values) > 1:
+        (one, first), (other, second) = [*values.items()][:2]
+        raise ConfigError(
+            f"{key}: {one!r} in {first}, but {other!r} in {second}; models that train together "
+            "share one"
+        )
 
 
 def train_together(
