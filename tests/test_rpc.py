@@ -246,6 +246,8 @@ def test_what_a_function_still_holds_is_copied_and_nothing_else() -> None:
     assert [array.ctypes.data for array in (frozen[0], frozen[1][0], frozen[2])] == addresses
     held += 1
     assert frozen[1][1].sum() == frozen[3]["a"].sum() == 0
+    masked = np.ma.masked_array([1, 2], [0, 1])
+    assert isinstance(snapshot([masked], pool)[0], np.ma.MaskedArray)
     view = pool.take(70_000)
     shared: list[Any] = snapshot([view[5:]], pool)
     assert shared[0].ctypes.data != view[5:].ctypes.data

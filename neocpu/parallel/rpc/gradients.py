@@ -232,7 +232,9 @@ class Gradients:
             local.deliver(node, root.output, ((), 0), np.ones_like(root.array))
             local.arrived(node)
 
-        self._advance(local, begin).wait()
+        done = self._agent.future("a backward pass")
+        self._advance(local, begin, done)
+        done.wait()
         others = [rank for rank in range(self._agent.size) if rank != self.rank]
         answers = [self._agent.call(rank, ".starved", tuple(number)) for rank in others]
         starved = {rank: answer.wait() for rank, answer in zip(others, answers)}
@@ -245,9 +247,8 @@ class Gradients:
                     "send its array, or call that function outside of the context"
                 )
 
-    def _advance(self, local: LocalPass, begin: Callable[[], None]) -> Future:
-        """Go back as far as this rank can; the future is done when all that it set off is."""
-        done = self._agent.future("a backward pass")
+    def _advance(self, local: LocalPass, begin: Callable[[], None], done: Future) -> None:
+        """Go back as far as this rank can; `done` is over when all that it set off is."""
         with local.lock:
             _own.calls = []
             try:
@@ -257,7 +258,6 @@ class Gradients:
                 done.fail(error)
             calls: list[Future] = _own.calls
         _when_all(calls, done)
-        return done
 
     def _shipper(
         self, number: PassId, path: Path, source: int
@@ -283,11 +283,7 @@ class Gradients:
                     local.deliver(node, output, ((), output), gradient)
             local.arrived(node)
 
-        def task() -> None:
-            done = self._advance(local, begin)
-            done.then(lambda future: _copy_outcome(future, answered))
-
-        self._agent.run(task)
+        self._agent.run(lambda: self._advance(local, begin, answered))
         return answered
 
     def _starved(self, source: int, *number: int) -> list[str]:
@@ -387,11 +383,3 @@ def _when_all(calls: Sequence[Future], done: Future) -> None:
         call.then(over)
     if not calls:
         done.finish(None)
-
-
-def _copy_outcome(future: Future, other: Future) -> None:
-    error = future.error()
-    if error is not None:
-        other.fail(error)
-    else:
-        other.finish(None)

@@ -14,16 +14,23 @@ from neocpu.parallel.transport.mail import BodyPool
 ALONE = 2
 
 
-def snapshot(items: Sequence[Value], pool: BodyPool) -> list[Value]:
-    """Items, with copies of arrays that others hold beside `items`. pool : of received arrays."""
+def snapshot(items: Sequence[Value], pool: BodyPool, reached: bool = False) -> list[Value]:
+    """Items, with copies of arrays that others hold beside `items`.
+
+    pool : of received arrays. reached : does anybody else hold what the items are in?
+    """
     frozen: list[Value] = []
     for k in range(len(items)):
-        alone = sys.getrefcount(items[k]) == ALONE
+        alone = not reached and sys.getrefcount(items[k]) == ALONE
         # no variable for the item: it would be another reference
         if isinstance(items[k], np.ndarray):
             frozen.append(items[k] if alone and _owns(items, k, pool) else _copy(items[k]))
-        elif isinstance(items[k], tuple | list | dict):
-            frozen.append(_container(items[k], pool, alone))
+        elif isinstance(items[k], dict):
+            values = list(items[k].values())  # type: ignore[attr-defined]
+            frozen.append(dict(zip(items[k], snapshot(values, pool, True))))  # type: ignore[call-overload]
+        elif isinstance(items[k], tuple | list):
+            inner = snapshot(items[k], pool, not alone)  # type: ignore[arg-type]
+            frozen.append(tuple(inner) if isinstance(items[k], tuple) else inner)
         else:
             frozen.append(items[k])
     return frozen
@@ -44,30 +51,5 @@ def _owns(items: Sequence[Value], k: int, pool: BodyPool) -> bool:
 
 
 def _copy(array: Value) -> Value:
-    return np.array(array, order="C")
-
-
-def _container(value: Value, pool: BodyPool, alone: bool) -> Value:
-    assert isinstance(value, tuple | list | dict)
-    items = list(value.values()) if isinstance(value, dict) else value
-    # arrays of a container that somebody holds are in reach of whoever does
-    frozen = snapshot(items, pool) if alone and not isinstance(value, dict) else _copies(items)
-    if isinstance(value, dict):
-        return dict(zip(value, frozen))
-    return tuple(frozen) if isinstance(value, tuple) else frozen
-
-
-def _copies(items: Sequence[Value]) -> list[Value]:
-    copies: list[Value] = []
-    for item in items:
-        if isinstance(item, np.ndarray):
-            copies.append(_copy(item))
-        elif isinstance(item, tuple | list | dict):
-            inner = _copies(list(item.values()) if isinstance(item, dict) else item)
-            if isinstance(item, dict):
-                copies.append(dict(zip(item, inner)))
-            else:
-                copies.append(tuple(inner) if isinstance(item, tuple) else inner)
-        else:
-            copies.append(item)
-    return copies
+    # with a mask, which the message refuses
+    return np.array(array, order="C", subok=True)
