@@ -2,7 +2,7 @@
 
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.train.config import config as configs
-from neocpu.train.watch.complaints import TrainData, ValidWatch, complaints
+from neocpu.train.watch.complaints import TrainData, ValidWatch, complaints, warn_of_leaves
 
 TEXT = """
 [tables]
@@ -53,3 +53,19 @@ def test_a_valid_loss_that_turns_is_said_once():
         watch({"step": step, "split": "valid", "logloss": loss})
     (line,) = lines
     assert line.startswith("valid logloss 0.4700 is worse than 0.4500 at step 2: more training")
+
+
+def test_ranks_or_threads_beyond_the_leaves_are_told_of():
+    told = []
+    for settings, ranks in (
+        ((), 5),
+        (("training.sync=off", "training.asynchronous.servers=3"), 5),
+        (("training.sync=off", "training.asynchronous.threads=3"), 2),
+    ):
+        warn_of_leaves(
+            configs.loads(TEXT, overrides=["training.leaves=4", *settings]), ranks, told.append
+        )
+    assert [line.split(":")[1] for line in told] == [
+        " 5 ranks but training.leaves = 4",
+        " 6 threads train but training.leaves = 4",
+    ]

@@ -13,6 +13,7 @@ from neocpu.core.errors import listed
 from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.tables.specs.directions import EIGH
+from neocpu.train.config.asynchronous import OFF
 from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import batch_of
 
@@ -49,14 +50,21 @@ def advise(config: Config, data: "Dataset", steps: int, tell: Callable[[str], No
 
 
 def warn_of_leaves(config: Config, ranks: int, tell: Callable[[str], None]) -> None:
-    """Say so where some ranks have no samples of a batch."""
+    """Say so where some ranks have no samples of a batch, or threads of trainers."""
     leaves = config.training.leaves
-    if ranks > leaves:
-        enough = 1 << (ranks - 1).bit_length()
+    keys = config.training.asynchronous
+    parts = ranks
+    what = "ranks"
+    idle = "get no samples and only hold rows of tables"
+    if config.training.sync == OFF:
+        parts = (ranks - keys.servers) * keys.threads
+        what = "threads train"
+        idle = "get no samples"
+    if parts > leaves:
+        enough = 1 << (parts - 1).bit_length()
         tell(
-            f"warning: {ranks} ranks but training.leaves = {leaves}: {ranks - leaves} of them "
-            "get no samples and only hold rows of tables. Take fewer ranks, or set "
-            f"training.leaves = {enough}, which changes the digest"
+            f"warning: {parts} {what} but training.leaves = {leaves}: {parts - leaves} of them "
+            f"{idle}. Take fewer, or set training.leaves = {enough}, which changes the digest"
         )
 
 
