@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -227,6 +228,20 @@ def test_a_run_within_its_budget_says_what_it_took(log, tmp_path):
     little = config_of(log, *LAYERS, "memory.activations=1000")
     with pytest.raises(TrainingError, match=r"more than the 1\.00 kB that there are"):
         Trainer(little, None, tmp_path / "c").run()
+
+
+def test_the_least_that_is_told_is_enough_for_all_ranks(log, tmp_path):
+    """Of 16 leaves rank 0 of 3 has five, the last one six."""
+
+    def train(size):
+        config = config_of(log, *LAYERS, f"memory.activations={size}")
+        run_threads(3, lambda comm: Trainer(config, comm, tmp_path / "run").run())
+
+    with pytest.raises(TrainingError, match="even with all away") as refused:
+        train(1000)
+    number = re.findall(r"needs ([\d.]+) kB", str(refused.value))[0]
+    # two digits are shown
+    train(round(float(number) * 1000) + 5)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,12 @@ class CheckpointError(NeocpuError):
 
 
 class TrainingError(NeocpuError):
-    """Training cannot go on: a loss that is not finite, memory or disk that is too small."""
+    """Training cannot go on: a loss that is not finite, memory or disk that is too small.
+
+    Attribute: least, bytes that memory.activations has to be at least, if that is why.
+    """
+
+    least = 0
 
 
 class OracleError(NeocpuError):

@@ -26,14 +26,19 @@ def snapshot(items: Sequence[Value], pool: BodyPool, reached: bool = False) -> l
         if isinstance(items[k], np.ndarray):
             frozen.append(items[k] if alone and _owns(items, k, pool) else _copy(items[k]))
         elif isinstance(items[k], dict):
-            values = list(items[k].values())  # type: ignore[attr-defined]
-            frozen.append(dict(zip(items[k], snapshot(values, pool, True))))  # type: ignore[call-overload]
+            frozen.append(_dict(items[k], pool))
         elif isinstance(items[k], tuple | list):
             inner = snapshot(items[k], pool, not alone)  # type: ignore[arg-type]
             frozen.append(tuple(inner) if isinstance(items[k], tuple) else inner)
         else:
             frozen.append(items[k])
     return frozen
+
+
+def _dict(value: Value, pool: BodyPool) -> Value:
+    assert isinstance(value, dict)
+    # a list of its values is one more that holds them
+    return dict(zip(value, snapshot([*value.values()], pool, reached=True)))
 
 
 def _owns(items: Sequence[Value], k: int, pool: BodyPool) -> bool:

@@ -39,10 +39,21 @@ from neocpu.plan.activations.schedule import (
 LOOKS = 5000
 
 
+def too_small(least: int, budget: int) -> TrainingError:
+    """The error of a budget that is less than that."""
+    error = TrainingError(
+        f"memory.activations: a step of a rank needs {bytes_text(least)} for its activations even "
+        f"with all away that are idle, more than the {bytes_text(budget)} that there are; raise "
+        "it, or train on smaller batches or more ranks"
+    )
+    error.least = least
+    return error
+
+
 def choose(graph: StepGraph, budget: int, speed: Speed) -> ActivationSchedule:
     """The schedule of a step within a budget of bytes.
 
-    Raises TrainingError that names the least that is possible.
+    Raises TrainingError, whose `least` is the least that is possible.
     """
     schedule = simulate(graph, {}, speed)
     while schedule.size > budget:
@@ -52,11 +63,7 @@ def choose(graph: StepGraph, budget: int, speed: Speed) -> ActivationSchedule:
             break
         schedule = simulate(graph, {**schedule.choices, chosen.name: chosen.how}, speed)
     if schedule.size > budget:
-        raise TrainingError(
-            f"memory.activations: a step of this rank needs {bytes_text(schedule.size)} for its "
-            f"activations even with all away that are idle, more than the {bytes_text(budget)} "
-            "that there are; raise it, or train on smaller batches or more ranks"
-        )
+        raise too_small(schedule.size, budget)
     return _improved(schedule, budget, speed)
 
 

@@ -4,10 +4,10 @@ with a few samples, a schedule is chosen, and the model's arrays are put into on
 
 from pathlib import Path
 
-from neocpu.core.errors import NeocpuError
+from neocpu.core.errors import NeocpuError, TrainingError
 from neocpu.core.trees import rank_leaves
 from neocpu.parallel.transport.comm import Comm
-from neocpu.plan.activations.choose import choose
+from neocpu.plan.activations.choose import choose, too_small
 from neocpu.plan.activations.graph import StepGraph
 from neocpu.plan.activations.schedule import ActivationSchedule
 from neocpu.tables.storage.device import Device
@@ -34,7 +34,15 @@ def keep_within(config: Config, world: World, folder: Path, spoil: bool = False)
             _keep(config, world, folder, samples, spoil)
     except NeocpuError as problem:
         error = problem
-    world.comm.agree(error)
+    agree(world.comm, error, config.memory.activations)
+
+
+def agree(comm: Comm, error: NeocpuError | None, budget: int) -> None:
+    """`comm.agree`, where a budget that is too small is told with what is enough for all ranks."""
+    needed = error.least if isinstance(error, TrainingError) else 0
+    if least := comm.largest(needed, what="activations"):
+        error = too_small(least, budget)
+    comm.agree(error)
 
 
 def _keep(config: Config, world: World, folder: Path, samples: int, spoil: bool) -> None:

@@ -14,6 +14,7 @@ from neocpu.plan.activations.graph import StepGraph, name_of
 from neocpu.train.activations.away import measured
 from neocpu.train.activations.block import ActivationBlock, Activations
 from neocpu.train.activations.budget import (
+    agree,
     attach,
     holders_of,
     most_samples,
@@ -87,7 +88,7 @@ class SharedActivations:
             away = make(sizes_away(schedule))
         except NeocpuError as problem:
             error = problem
-        world.comm.agree(error)
+        agree(world.comm, error, self._budget)
         holders = {
             name_of(model, name): holder
             for model, member in enumerate(members)
