@@ -20,6 +20,7 @@ other files, and picks its folder anew for each kernel.
 
 import contextlib
 import hashlib
+import io
 import itertools
 import os
 import pickle
@@ -34,6 +35,8 @@ from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
+from numba.core.environment import Environment, _rebuild_env, lookup_environment
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
@@ -206,6 +209,28 @@ def _content(data: bytes) -> bytes | None:
     return content if data[:HEADER] == MAGIC + hashlib.sha256(content).digest() else None
 
 
+class _Unpickler(pickle.Unpickler):
+    """Reads a kernel without the modules of Numba that it has functions of."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == (_rebuild_env.__module__, _rebuild_env.__name__):
+            return _environment
+        return super().find_class(module, name)
+
+
+def _environment(module: str, constants: Any, name: str) -> Any:
+    """What a compiled function of a module needs of Python."""
+    if not module.startswith("numba.") or lookup_environment(name) is not None:
+        return _rebuild_env(module, constants, name)
+    # machine code reads the constants; globals are for functions that run as Python, and no kernel
+    # has such
+    environment: Any = Environment({"__name__": module})
+    environment.consts[:] = constants
+    environment.env_name = name
+    Environment._memo[name] = environment
+    return environment
+
+
 class KernelCache(_Cache):
     """The cache of one kernel, as Numba's dispatchers ask for it."""
 
@@ -232,8 +257,10 @@ class KernelCache(_Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         """The kernel compiled for these arguments, or None if it is not there or damaged."""
-        # Numba registers what a kernel may call when it compiles; one that is loaded needs it, too.
-        target_context.refresh()
+        # A kernel that is loaded needs the addresses of Numba's allocator. Its registries of all
+        # functions, which take 15 MiB, and 10 more where there is a SciPy, are read, and loaded,
+        # when something is compiled.
+        rtsys.initialize(target_context)
         result = self._load(self._path(sig), target_context) if self._enabled else None
         if result is None:
             activity.begin()
@@ -286,7 +313,8 @@ class KernelCache(_Cache):
             activity.drop(path, f"damaged ({len(data)} bytes)")
             return None
         try:
-            result = CompileResult._rebuild(target_context, *pickle.loads(content))
+            parts = _Unpickler(io.BytesIO(content)).load()
+            result = CompileResult._rebuild(target_context, *parts)
         # Unpickling a file of another build can raise anything, and compiling again is always
         # right.
         except Exception as error:
