@@ -92,7 +92,10 @@ def test_rules_of_several_phases_and_row_states(plan: str, optimizer: str) -> No
 
 
 REPLICATED = {  # ranks and a case; with as many groups as ranks, each rank holds every table
-    "rules of several phases": (4, Case(optimizer="partial_rowwise_lamb", max_gradient=1e-3)),
+    "rules of several phases": (
+        4,
+        Case(optimizer="partial_rowwise_lamb", **RULES["partial_rowwise_lamb"]),
+    ),
     "counted lookups": (8, Case(optimizer="adam_with_cowclip")),
     "no row scalars": (4, Case(optimizer="exact_sgd", special=True)),
     "formats": (
