@@ -18,14 +18,14 @@ from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.train.checkpoint.folder import best_or_last, read_note
+from neocpu.train.checkpoint.folder import NOTE, best_or_last
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config import config as configs
 from neocpu.train.run.online import OnlineTrainer
 from neocpu.train.run.patience import Patience
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.metrics import Metrics
-from neocpu.train.watch.results import RunReport
+from neocpu.train.watch.results import RunReport, read_json
 
 TOML = """
 [data]
@@ -256,7 +256,7 @@ def test_a_run_without_progress_ends_well_and_keeps_its_best(days: Path, tmp_pat
     settings = config(days / "hash-2.h5", *sets, *rates, f"data.valid={days / 'hash-1.h5'}")
     whole, lines = train(settings, tmp_path / "whole")
     assert whole["steps"] < 36 and any("ended early: 2 measurements" in line for line in lines)
-    note = read_note(tmp_path / "whole" / "checkpoints")
+    note = read_json(tmp_path / "whole" / "checkpoints" / NOTE)
     best = best_or_last(tmp_path / "whole")
     assert best.name == note["file"] == f"step-{whole['steps'] - 4:08d}.h5"
     written = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
@@ -268,7 +268,7 @@ def test_a_run_without_progress_ends_well_and_keeps_its_best(days: Path, tmp_pat
     train(stopped, tmp_path / "again")
     again = run_threads(2, lambda comm: train(settings, tmp_path / "again", comm, resume=True)[0])
     assert again[0]["digest"] == whole["digest"]
-    assert read_note(tmp_path / "again" / "checkpoints") == note
+    assert read_json(tmp_path / "again" / "checkpoints" / NOTE) == note
     _, lines = train(settings, tmp_path / "again", resume=True)
     assert any("ended early" in line for line in lines)
 

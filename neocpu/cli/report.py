@@ -8,7 +8,7 @@ import click
 
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.errors import DataError
-from neocpu.core.paths import refuse_sources
+from neocpu.core.targets import refuse_sources
 
 if TYPE_CHECKING:
     from neocpu.serve.report.runs import Run

@@ -4,18 +4,16 @@ Paths of `--set` and of command lines are relative to the current folder, as in 
 config from text alone (`config.loads` without a folder, a checkpoint of an older version) has no
 file, so its paths are relative to the current folder too. Logs that come with the package are found
 by name.
-
-Nothing is written over a file that is being read, by whatever name (`refuse_sources`).
 """
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
-from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.errors import ConfigError
 from neocpu.core.presets import log_file, log_path
 from neocpu.core.records import toml_text, toml_tree
 from neocpu.core.types import Tree
@@ -207,26 +205,3 @@ def _is_path(value: object, key: str) -> TypeGuard[str]:
     if key == "parallel.machine":
         return value.endswith(".toml") or Path(value).parent != Path()
     return True
-
-
-def refuse_sources(target: Path, sources: Iterable[Path]) -> None:
-    """Raise DataError if the target is one of the sources: by another spelling, or by a link."""
-    identity = _identity(target)
-    if identity is None:
-        return
-    for source in sources:
-        if _identity(source) == identity:
-            alias = "" if str(source) == str(target) else f" (as {source})"
-            raise DataError(
-                f"{target}: is read by the same command{alias}, so it cannot be written; name "
-                "another file"
-            )
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and number of a file, the same by whatever name; None if there is no such file."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return status.st_dev, status.st_ino

@@ -23,6 +23,7 @@ from typing import Self
 import numpy as np
 
 from neocpu import __version__
+from neocpu.core import targets
 from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.answers import SUITE_FORMAT as FORMAT
@@ -162,18 +163,13 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     Raises OracleError where it cannot be written; nothing is left of it then.
     """
-    # Beside the target: only within a file system is a rename atomic.
-    partial = path.with_name(path.name + ".partial")
     try:
-        yield partial
-        partial.replace(path)
+        with targets.whole_file(path) as draft:
+            yield draft
     except (OSError, ValueError) as error:
         raise OracleError(
             f"{path}: cannot be written ({error}); choose another place or make room"
         ) from error
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            partial.unlink(missing_ok=True)
 
 
 def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> str:

@@ -39,7 +39,7 @@ def check_target(target: Path, force: bool, sources: Iterable[Path] = ()) -> Non
 
     sources : all files that the command reads.
     """
-    from neocpu.core.paths import refuse_sources
+    from neocpu.core.targets import refuse_sources
 
     refuse_sources(target, sources)
     if target.exists() and not force:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.core.paths import refuse_sources
+from neocpu.core.targets import refuse_sources
 from neocpu.core.types import Elements
 from neocpu.ingest.dataset.cluster import ClusteringWriter
 from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress

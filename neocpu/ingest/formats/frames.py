@@ -7,7 +7,6 @@ by side, without delimiters, for the parser that reads files. So codes, numbers 
 of the same rows in a file, whatever characters a text has.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.targets import whole_file
 from neocpu.ingest.formats.field_values import FieldKind
 from neocpu.ingest.formats.fields import I32, Fields, Items, Parsed, joined
 from neocpu.ingest.formats.mixed_types import series_of_several_types
@@ -119,16 +119,14 @@ def write_frame(frame: pl.DataFrame, target: Path) -> None:
 
     Raises DataError where it cannot be written.
     """
-    partial = target.with_name(f".{target.name}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.suffix == ".parquet":
-            frame.write_parquet(partial)
-        else:
-            frame.write_csv(partial)
-        os.replace(partial, target)
+        with whole_file(target) as draft:
+            if target.suffix == ".parquet":
+                frame.write_parquet(draft)
+            else:
+                frame.write_csv(draft)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise DataError(f"{target}: cannot be written: {error.strerror}") from error
 
 

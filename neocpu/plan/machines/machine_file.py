@@ -5,7 +5,6 @@
 """
 
 import json
-import os
 import platform
 import re
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 from neocpu.core import presets
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import Limits, Reader, toml_tree
+from neocpu.core.targets import whole_file
 from neocpu.kernels.compile.trust import base_folder
 from neocpu.plan.machines.curves import fault
 from neocpu.plan.machines.fabric import FabricLevel
@@ -282,11 +282,8 @@ def check_writable(path: Path) -> None:
 def save(path: Path, content: str | bytes) -> None:
     """Write a machine's file so that readers see all of it or nothing. Raises ConfigError."""
     check_writable(path)
-    # renamed into place in the same folder, so that a reader sees the old file or the new one
-    new = path.with_name(f".{path.name}.new")
     try:
-        new.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-        os.replace(new, path)
+        with whole_file(path) as draft:
+            draft.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
     except OSError as error:
-        new.unlink(missing_ok=True)
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

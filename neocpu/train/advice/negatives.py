@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from neocpu.core.errors import ConfigError, DataError, listed
-from neocpu.core.paths import refuse_sources
+from neocpu.core.targets import refuse_sources
 from neocpu.ingest.formats.files.folders import all_files
 from neocpu.ingest.formats.frames import write_frame
 from neocpu.ingest.synthetic.negatives import UNIFORM, draw_negatives

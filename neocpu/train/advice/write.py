@@ -15,8 +15,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from neocpu.core.errors import ConfigError, DataError, listed
-from neocpu.core.paths import full_address, is_address, refuse_sources
+from neocpu.core.paths import full_address, is_address
 from neocpu.core.records import toml_text
+from neocpu.core.targets import refuse_sources
 from neocpu.ingest.formats.files.folders import log_files
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.frames import as_frame

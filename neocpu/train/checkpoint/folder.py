@@ -24,7 +24,7 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.checkpoint.layout import Extents
 from neocpu.train.checkpoint.links import base_of
 from neocpu.train.checkpoint.policy import SavingPolicy
-from neocpu.train.watch.results import write_json
+from neocpu.train.watch.results import read_json, write_json
 
 FOLDER = "checkpoints"
 PATTERN = "step-????????*.h5"
@@ -126,18 +126,9 @@ def _expired(path: Path, policy: SavingPolicy, bases: Bases) -> list[Path]:
     return [each for each in older if each not in needed]
 
 
-def read_note(folder: Path) -> dict[str, object]:
-    """What the note of the best checkpoint in a folder of checkpoints says; {} if there is none."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        if isinstance(note, dict):
-            return note
-    return {}
-
-
 def _noted(folder: Path) -> str:
     """Name of the best checkpoint; "": none is noted."""
-    name = read_note(folder).get("file")
+    name = read_json(folder / NOTE).get("file")
     return name if isinstance(name, str) else ""
 
 
@@ -227,9 +218,9 @@ def write_note(out: Path, note: Tree) -> None:
 
 def best_checkpoint(out: Path) -> Path | None:
     """The best checkpoint of a run, where it has noted one that is still there."""
-    name = read_note(Path(out) / FOLDER).get("file")
+    name = _noted(Path(out) / FOLDER)
     # a note that was edited must not lead out of the folder
-    if not isinstance(name, str) or Path(name).name != name:
+    if not name or Path(name).name != name:
         return None
     path = Path(out) / FOLDER / name
     return path if path.is_file() else None

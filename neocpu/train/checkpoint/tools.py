@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.targets import whole_file
 from neocpu.core.types import Ints
 from neocpu.train.checkpoint.folder import bases_in
 from neocpu.train.checkpoint.layout import TEXTS, Part, create, lay_out, seal
@@ -212,18 +213,13 @@ def written(target: Path) -> Iterator[Path]:
 
     Raises CheckpointError where it cannot be written.
     """
-    partial = target.with_name(f".{target.name}.partial")
     try:
-        yield partial
-        # at once: a file under its own name is complete
-        os.replace(partial, target)
+        with whole_file(target) as draft:
+            yield draft
     except OSError as error:
         raise CheckpointError(
             f"{target} could not be written: {error.strerror or error}"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _all_parts(file: CheckpointFile, tensors: Sequence[Tensor]) -> Iterator[Part]:

@@ -11,9 +11,7 @@ and of the weights (docs/arithmetic.md §16).
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.targets import whole_file
 from neocpu.core.types import Elements, Ints, JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.kernels.twins.numbers.elementary import sigmoid
@@ -148,25 +147,20 @@ def save(
 
     notes : texts and numbers beside it. done : is it finished?
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     solver = {name: getattr(state, name) for name in _NUMBERS}
     text = {"fit": fitted.header(), "solver": solver, "notes": dict(notes), "done": done}
-    try:
-        with Draft() as draft:
-            draft.set("", {"format": FORMAT, "version": VERSION})
-            draft.text("header", json.dumps(text))
-            for name, array in fitted.arrays().items():
-                draft.put(name, array)
-            for name in _LISTS:
-                if (kept := getattr(state, name)) and not done:
-                    draft.put(name, np.array(kept))
-            image = draft.image()
+    with Draft() as draft:
+        draft.set("", {"format": FORMAT, "version": VERSION})
+        draft.text("header", json.dumps(text))
+        for name, array in fitted.arrays().items():
+            draft.put(name, array)
+        for name in _LISTS:
+            if (kept := getattr(state, name)) and not done:
+                draft.put(name, np.array(kept))
+        image = draft.image()
+    with whole_file(path) as partial:
         image.write(partial)
         image.seal(partial)
-        os.replace(partial, path)
-    finally:
-        with suppress(OSError):
-            partial.unlink()
 
 
 _LISTS = ("pairs", "watched")  # of a `FitState`, and its

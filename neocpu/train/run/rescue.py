@@ -40,6 +40,7 @@ from neocpu.train.checkpoint.policy import SavingPolicy
 from neocpu.train.checkpoint.saving import Saver
 from neocpu.train.config.config import Config
 from neocpu.train.step.world import World, dense_optimizer, model_of
+from neocpu.train.watch.results import read_json
 
 Tell = Callable[[str], None]
 
@@ -131,9 +132,7 @@ class Remains:
 
     def _record(self) -> bytes:
         """The record of the newest run in the folder ({}: none), and its newest checkpoint."""
-        record = {}
-        with suppress(OSError, ValueError):
-            record = json.loads((self._out / RECORD).read_text(encoding="utf-8"))
+        record = read_json(self._out / RECORD)
         steps = [int(path.stem.split("-")[1]) for path in checkpoints(self._out)]
         return json.dumps([record, max(steps, default=-1)]).encode()
 

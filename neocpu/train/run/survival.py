@@ -24,7 +24,7 @@ from neocpu.parallel.watch.supervisor import Ending
 from neocpu.parallel.watch.watchdog import STATUS
 from neocpu.train.checkpoint.folder import FOLDER
 from neocpu.train.run.folder import RESTARTS
-from neocpu.train.watch.results import RANKS
+from neocpu.train.watch.results import RANKS, read_json
 
 # seconds until a run goes on: twice as many after each end without a newer checkpoint
 FIRST_PAUSE = 1.0
@@ -87,7 +87,7 @@ class Survivor:
 
         look : where the launcher's words say nothing, ask whether the hosts are still there?
         """
-        record = _read(self.out / RANKS)
+        record = read_json(self.out / RANKS)
         token = str(record.get("token", ""))
         try:
             if ending.stalled:
@@ -178,12 +178,3 @@ def _newest(out: Path) -> Path | None:
         # as the user named the folder
         return None if path is None else out / FOLDER / path.name
     return None
-
-
-def _read(path: Path) -> JsonObject:
-    """A JSON file's object; empty where there is none."""
-    with suppress(OSError, ValueError):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(record, dict):
-            return record
-    return {}

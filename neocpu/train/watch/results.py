@@ -26,7 +26,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from neocpu.core.types import Tree
+from neocpu.core.targets import whole_file
+from neocpu.core.types import JsonObject, Tree
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import config_record
@@ -282,18 +283,22 @@ def write_json(path: Path, data: object) -> None:
     _replace(path, json.dumps(data, indent=2) + "\n")
 
 
+def read_json(path: Path) -> JsonObject:
+    """The object of a JSON file; {} where there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(data, dict):
+            return data
+    return {}
+
+
 def _replace(path: Path, text: str) -> None:
     """Write a file under another name, then give it its own."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # `run/folder.py`
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            # else a crash of the machine may leave the new name with no bytes
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as draft, open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        # else a crash of the machine may leave the new name with no bytes
+        os.fsync(file.fileno())
 
 
 def versions() -> dict[str, str]:

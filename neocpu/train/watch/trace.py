@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.targets import draft_of, whole_file
 from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.timeline import (
@@ -139,7 +140,7 @@ class RunTrace:
         if self.comm.rank == 0:
             try:
                 # a run of days should not end with a trace that has no room
-                _claim(_draft(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
+                _claim(draft_of(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
             except OSError as problem:
                 reason = problem.strerror
                 error = ConfigError(f"--trace {self.path}: cannot be written: {reason}")
@@ -249,11 +250,6 @@ def _unpacked(rank: int, packed: JsonObject) -> RankSpans:
     return RankSpans(rank, steps, packed["end"])
 
 
-def _draft(path: Path) -> Path:
-    """The name under which a file is written before it gets its own."""
-    return path.with_name(f".{path.name}.{os.getpid()}")
-
-
 def _claim(draft: Path, size: int) -> None:
     """Raise OSError if a file of this size cannot be written there."""
     try:
@@ -267,10 +263,5 @@ def _claim(draft: Path, size: int) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Write a file that readers see whole or not at all. Raises OSError."""
-    draft = _draft(path)
-    try:
+    with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
