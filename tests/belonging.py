@@ -78,9 +78,13 @@ class TestMap:
 
     def of_line(self, file: str, source: bytes, line: int) -> list[str]:
         """Tests of a line, or files of them: short ones first, of these the one that most probably
-        sees a bug.
+        sees a bug, with others of its file.
         """
-        return sorted(self._of_line(file, source, line), key=self._class)
+        rooms: dict[str, tuple[int, str]] = {}
+        for test in self._of_line(file, source, line):
+            rooms[test] = self._class(test), test.partition("::")[0]
+        order = [*dict.fromkeys(rooms.values())]
+        return sorted(rooms, key=lambda test: (rooms[test][0], order.index(rooms[test])))
 
     def _class(self, test: str) -> int:
         """Is a test, or a file of some, short or long? What is not recorded is neither."""

@@ -16,6 +16,7 @@ import argparse
 import ast
 import datetime
 import importlib.util
+import itertools
 import math
 import os
 import random
@@ -101,25 +102,24 @@ class Copy:
         return Verdict(SURVIVED if outcome.passed else UNTESTED)
 
     def _in_forks(self, mutant: Mutant, source: bytes, tests: Sequence[str]) -> Outcome:
-        """What becomes of tests in forks; most bugs are killed by tests of the first file, and
-        need none of the others to be collected.
+        """What becomes of tests in forks, file by file: most bugs are killed by the first, and need
+        none of the others to be collected.
         """
-        first = tests[0].partition("::")[0]
+        path = self.folder / mutant.file
         seconds = SECONDS if _is_kernel(mutant.file) else FORKED_SECONDS
-        outcomes = []
-        for near in (True, False):
-            asked = [test for test in tests if is_of(test, first) == near]
-            if not asked:
-                continue
+        passed = False
+        whole = True
+        for _, of_file in itertools.groupby(tests, lambda test: test.partition("::")[0]):
+            asked = [*of_file]
             self._forked.collect(asked)
-            path = self.folder / mutant.file
             path.write_bytes(mutant.applied(source))
-            outcomes.append(self._forked.outcome(mutant.file, source, asked, seconds))
+            outcome = self._forked.outcome(mutant.file, source, asked, seconds)
             path.write_bytes(source)
-            if outcomes[-1].failed or not (outcomes[-1].passed or outcomes[-1].whole):
-                return outcomes[-1]
-        passed = any(outcome.passed for outcome in outcomes)
-        return Outcome(passed=passed, whole=all(outcome.whole for outcome in outcomes))
+            if outcome.failed or not (outcome.passed or outcome.whole):
+                return outcome
+            passed |= outcome.passed
+            whole &= outcome.whole
+        return Outcome(passed=passed, whole=whole)
 
     def failing(self, tests: Sequence[str], forked: bool) -> set[str]:
         """Those of some tests that fail without a bug, in forks or in a new process."""
