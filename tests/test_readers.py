@@ -362,10 +362,15 @@ def test_who_is_stopped_for_a_while_is_met(monkeypatch):
 
     timer = threading.Timer(0.5, awake)
     timer.start()
-    with closing(frames.connect([address], "token")):
+    late, far = socket.socketpair()
+    with closing(frames.connect([address], "token")) as near, closing(far):
         assert met.wait(5.0)
-    timer.join()
-    servers[0].close()
+        timer.join()
+        servers[0].close()
+        servers[0].add(late)
+        for side in (near, far):  # those that were met, and who comes later
+            side.settimeout(5.0)
+            assert side.recv(1) == b""
     with pytest.raises(ConnectionError):  # at once
         frames.connect([address], "token")
 
