@@ -199,7 +199,7 @@ def whole_numbers(context: click.Context, option: click.Parameter, text: str) ->
         numbers = tuple(map(int, text.split(","))) if text else ()
     except ValueError:
         numbers = (0,)
-    if min(numbers, default=1) < 1:
+    if any(number < 1 for number in numbers):
         raise click.BadParameter(
             f"{text!r}: give whole numbers from 1 on, as 5,10", context, option
         )
