@@ -9,8 +9,9 @@
 Rows are drawn in Criteo's form: 13 integers, 26 hexadecimal categories, a tenth of the fields
 empty. Each program makes the same of them: labels, log1p of the integers as fp32, and the row of
 each category in a table of 100,000 rows, in batches of 2,048; neocpu hashes, others take the code
-modulo the rows, which is less work. Beside the wall's clock stand samples for each second of CPU
-time, of all threads and processes together, which other work on the machine hardly changes.
+modulo the rows, which is less work (`reader_rivals.py`). Medians of rounds in which all take turns.
+Beside the wall's clock stand samples for each second of CPU time, of all threads and processes
+together, which other work on the machine hardly changes.
 """
 
 import argparse
@@ -19,17 +20,20 @@ import json
 import mmap
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.reader_rivals import BATCH, CATEGORIES, DENSE, RIVALS, ROWS, Speed, Stopwatch
 from neocpu.ingest.dataset.convert import schema_of
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.raw import RawLog, index_of
@@ -41,12 +45,7 @@ from neocpu.parallel.transport.launch import mpiexec_command
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.run.reading import ReaderSchedule
 
-DENSE = 13
-CATEGORIES = [f"C{i}" for i in range(1, 27)]
-ROWS = 100_000  # of a table
-BATCH = 2048
 TABLES = tuple(TableSpec(name, ROWS, 16, (name,)) for name in CATEGORIES)
-WORKERS = 4  # of the DataLoader
 
 
 def drawn_lines(rows: int, seed: int) -> bytes:
@@ -86,32 +85,7 @@ def schedule(path: Path, readers: int, shuffle: bool) -> ReaderSchedule:
     )
 
 
-class Stopwatch:
-    """Time since its start, by the wall and by the processors, of this process and its children."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._cpu = _cpu_seconds()
-
-    def text(self, samples: int) -> str:
-        """Samples for each second of both."""
-        seconds = time.perf_counter() - self._started
-        cpu = _cpu_seconds() - self._cpu
-        return f"{samples / cpu:10,.0f} a second of CPU, {samples / seconds:10,.0f} by the wall"
-
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and of those that it started and that still run."""
-    seconds = time.process_time()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid():
-                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return seconds
-
-
-def by_readers(path: Path, readers: int, shuffle: bool) -> str:
+def by_readers(path: Path, readers: int, shuffle: bool) -> Speed:
     """Speed of readers behind the first split of each, whose batches nobody trains on."""
     run = schedule(path, readers, shuffle)
     samples = 0
@@ -124,107 +98,44 @@ def by_readers(path: Path, readers: int, shuffle: bool) -> str:
                 watch = watch or Stopwatch()
                 samples += batch.samples
         assert watch is not None
-        return watch.text(samples)
+        return watch.speed(samples)
     finally:
         run.close()
 
 
-def by_polars(path: Path) -> Iterator[int]:
-    """Batches of arrays by polars, on all cores."""
-    import polars as pl
-
-    names = ["label", *(f"I{i}" for i in range(1, DENSE + 1)), *CATEGORIES]
-    log = pl.scan_csv(
-        path,
-        separator="\t",
-        has_header=False,
-        new_columns=names,
-        schema_overrides=dict.fromkeys(CATEGORIES, pl.String),
-    )
-    numbers = pl.col(names[1 : DENSE + 1]).fill_null(0).clip(0).log1p().cast(pl.Float32)
-    codes = pl.col(CATEGORIES).fill_null("0").str.to_integer(base=16) % ROWS
-    for frame in log.select("label", numbers, codes).collect_batches(chunk_size=BATCH):
-        frame.select(names[1 : DENSE + 1]).to_numpy()
-        yield frame.select(CATEGORIES).to_numpy().shape[0]
+def by_rival(name: str, python: str, path: Path, seconds: float) -> Speed:
+    """Speed of another program, in a process of its own; RuntimeError says why there is none."""
+    command = [python, "-m", "benchmarks.reader_rivals", name, str(path), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return Speed(*json.loads(done.stdout))
 
 
-def by_pyarrow(path: Path) -> Iterator[int]:
-    """Batches of arrays by pyarrow, whose categories stay texts: it parses no hexadecimal."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    names = ["label", *(f"I{i}" for i in range(1, DENSE + 1)), *CATEGORIES]
-    types = {name: pa.string() if name in CATEGORIES else pa.int64() for name in names}
-    reader = csv.open_csv(
-        path,
-        csv.ReadOptions(column_names=names),
-        csv.ParseOptions(delimiter="\t"),
-        csv.ConvertOptions(column_types=types),
-    )
-    for batch in reader:
-        numbers = [batch.column(name).fill_null(0).to_numpy() for name in names[1 : DENSE + 1]]
-        np.log1p(np.maximum(np.stack(numbers, axis=1), 0)).astype(np.float32)
-        yield batch.num_rows
-
-
-def by_torch(path: Path) -> Iterator[int]:
-    """Batches of tensors by a DataLoader, whose workers parse every so many-th line."""
-    import torch
-    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-
-    class Lines(IterableDataset):  # type: ignore[misc]
-        def __iter__(self) -> Iterator[tuple[object, object, object]]:
-            worker = get_worker_info()
-            with open(path) as file:
-                for line in itertools.islice(file, worker.id, None, worker.num_workers):
-                    label, *fields = line.rstrip("\n").split("\t")
-                    numbers = [max(int(text or 0), 0) for text in fields[:DENSE]]
-                    codes = [int(text or "0", 16) % ROWS for text in fields[DENSE:]]
-                    yield (
-                        torch.tensor(float(label)),
-                        torch.log1p(torch.tensor(numbers, dtype=torch.float32)),
-                        torch.tensor(codes),
-                    )
-
-    for labels, _, _ in DataLoader(Lines(), batch_size=BATCH, num_workers=WORKERS):
-        yield len(labels)
-
-
-def speed(batches: Callable[[Path], Iterator[int]], path: Path, seconds: float) -> str:
-    """Speed behind the first batch, for so long at most."""
-    rows = batches(path)
-    next(rows)
-    watch = Stopwatch()
-    until = time.perf_counter() + seconds
-    samples = 0
-    for count in rows:
-        samples += count
-        if time.perf_counter() > until:
-            break
-    return watch.text(samples)
-
-
-def compare(rows: int, seconds: float) -> None:
-    """Print samples a second of readers and of other programs."""
+def compare(rows: int, seconds: float, rounds: int, torch_python: str) -> None:
+    """Print samples a second of readers and of other programs, in turns."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.tsv"
         write_log(path, rows)
         print(f"{rows:,} rows, {path.stat().st_size / 2**20:,.0f} MiB, {os.cpu_count()} cores")
-        for shuffle, readers in itertools.product((False, True), (1, 2)):
-            order = "shuffled" if shuffle else "in order"
-            text = by_readers(path, readers, shuffle)
-            print(f"{f'{readers} readers, {order}':30} {text}", flush=True)
-        for name, batches in (
-            ("polars, all cores", by_polars),
-            ("pyarrow, all cores", by_pyarrow),
-            (f"torch DataLoader, {WORKERS} workers", by_torch),
-        ):
+        runs: dict[str, Callable[[], Speed]] = {
+            f"{readers} readers, {'shuffled' if shuffle else 'in order'}": partial(
+                by_readers, path, readers, shuffle
+            )
+            for shuffle, readers in itertools.product((False, True), (1, 2))
+        }
+        for name, title in RIVALS.items():
+            python = torch_python if name == "torch" else sys.executable
+            runs[title] = partial(by_rival, name, python, path, seconds)
+        speeds: dict[str, list[Speed]] = {}
+        for _, (name, run) in itertools.product(range(rounds), runs.items()):
             try:
-                text = speed(batches, path, seconds)
-            except ImportError as error:
-                print(f"{name}: not installed ({error})")
-                continue
-            print(f"{name:30} {text}", flush=True)
+                speeds.setdefault(name, []).append(run())
+            except RuntimeError as error:
+                print(f"{name}: {error}")
+        for name, each in speeds.items():
+            cpu, wall = (statistics.median(values) for values in zip(*each))
+            print(f"{name:30} {cpu:10,.0f} a second of CPU, {wall:10,.0f} by the wall")
 
 
 # ---- from reader to trainer ----
@@ -374,6 +285,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_200_000)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each other program, at most")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--torch", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--stream", type=float, default=0.0)
     parser.add_argument("--carriers", action="store_true")
     arguments = parser.parse_args()
@@ -382,8 +295,8 @@ def main() -> None:
     elif arguments.stream:
         stream(arguments.stream, 2, 2)
     else:
-        compare(arguments.rows, arguments.seconds)
+        compare(arguments.rows, arguments.seconds, arguments.rounds, arguments.torch)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,6 +16,7 @@ FILES = {
         ("node01", 10),
         ("node13", 5),
     ],
+    "\ufeffn1 max-slots=4 Slots=2\n": [("n1", 2)],
     # MPICH, Intel MPI
     "donner:2\nfoo:4 binding=user:0,1 # four\n": [("donner", 2), ("foo", 4)],
     # a line for each rank, as PBS and LSF write them
@@ -37,7 +38,11 @@ def test_hosts_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,", "a:x", "node[1-4]", "a:0", "-x", "a b", "a=2", "a:2:3", "$(ls)", "a;ls"]
+    "text",
+    [
+        *("", "a,", "a:x", "node[1-4]", "a:0", "-x", "a b", "a=2", "a:2:3", "$(ls)", "a;ls"),
+        *("a slots=two", "a lots=8", "a slots=-1", "a:2 slots=4"),
+    ],
 )
 def test_what_names_no_host_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--hosts .*(no host|0 ranks)"):

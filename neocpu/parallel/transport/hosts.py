@@ -17,8 +17,10 @@ from neocpu.core.errors import ConfigError
 
 NAME = r"(?:[\w.-]+@)?\w[\w.-]*"
 LISTED = re.compile(rf"({NAME})(?::(\d+))?")
-# what Open MPI and MPICH may say of a host besides is theirs
-LINE = re.compile(rf"({NAME})(?::(\d+)|\s+slots\s*=\s*(\d+))?(?:\s+\w[\w-]*\s*=\s*\S+)*")
+LINE = re.compile(rf"({NAME})(?::(\d+))?((?:\s+\w[\w-]*\s*=\s*\S+)*)")
+PAIR = re.compile(r"(\w[\w-]*)\s*=\s*(\S+)")
+# what Open MPI and MPICH may say of a host besides
+THEIRS = {"max_slots", "max-slots", "binding", "bindings", "ifname", "user"}
 # variables of Open MPI itself, which its ranks are given anyhow
 OWN = ("OMPI_", "PMIX_", "PRTE_")
 
@@ -54,7 +56,7 @@ def listed_hosts(text: str) -> list[Named]:
 def hosts_of_file(path: Path) -> list[Named]:
     """The hosts of a host file of MPICH or Open MPI. Raises ConfigError for anything else."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"--hostfile {path}: cannot be read: {reason}") from error
@@ -63,14 +65,27 @@ def hosts_of_file(path: Path) -> list[Named]:
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        match = LINE.fullmatch(text)
-        if match is None:
+        host = _of_line(text)
+        if host is None:
             raise ConfigError(
-                f"--hostfile {path}, line {number}: {text!r} is no host; write a line for each, "
-                "as `node1:8` or `node1 slots=8`"
+                f"--hostfile {path}, line {number}: {text!r} is no host with a number of ranks; "
+                "write a line for each, as `node1:8` or `node1 slots=8`"
             )
-        hosts.append(_named(match[1], match[2] or match[3]))
+        hosts.append(host)
     return _joined(hosts, f"--hostfile {path}")
+
+
+def _of_line(text: str) -> Named | None:
+    """The host of a line of a file; None where it is none, or says what nobody knows."""
+    match = LINE.fullmatch(text)
+    if match is None:
+        return None
+    # a word that is misspelt would leave the host with one rank
+    pairs = {key.lower(): value for key, value in PAIR.findall(match[3])}
+    ranks = pairs.pop("slots", None)
+    if pairs.keys() - THEIRS or not (ranks or "0").isdecimal() or (ranks and match[2]):
+        return None
+    return _named(match[1], ranks or match[2])
 
 
 def _named(name: str, ranks: str | None) -> Named:
