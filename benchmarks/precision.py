@@ -6,11 +6,12 @@ Kalamkar et al. (arXiv 1905.12322): the same quality in the same steps with the 
 fp32, so each run is compared with the fp32 run of its seed. Each run leaves a file in a folder, and
 is not run again while it is there.
 
-Time: steps of the same model on synthetic clicks (`shapes.py`), B = 2048, the contenders in turns
-on the same batches. What operands cost is emulation: an accelerator is faster by them.
+Time: that of the CPU for steps of the same model on synthetic clicks (`shapes.py`), B = 2048, one
+thread, the contenders in turns on the same batches. What operands cost is emulation: an accelerator
+is faster by them.
 
     python -m benchmarks.precision RUNS --log criteo_kaggle_40k.tsv.gz
-    python -m benchmarks.precision RUNS --steps --threads 1
+    python -m benchmarks.precision RUNS --steps
 """
 
 import argparse
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import ours
-from benchmarks.harness import Contender, measure
+from benchmarks.dense_steps import seconds_of
 from benchmarks.optimizers import MARKS, MODEL, Bench, Result, spread
 from benchmarks.shapes import KAGGLE, clicks
 from benchmarks.towers import split
@@ -83,23 +84,24 @@ def against(runs: Sequence[Result], exact: Sequence[Result]) -> str:
     return f"{mean} ± {statistics.stdev(differences) / math.sqrt(len(differences)):.5f}"
 
 
-def steps(names: Sequence[str], threads: int, rounds: int) -> Iterator[str]:
-    """A table of Markdown: medians of steps."""
+def steps(names: Sequence[str], rounds: int) -> Iterator[str]:
+    """A table of Markdown: medians of steps on one thread, and of what each turn is of fp32's."""
     batches = clicks(KAGGLE, BATCHES)
     jobs = {
         name: ours.NeocpuDlrm(KAGGLE, batches, precision=ARITHMETICS[name])
         for name in dict.fromkeys((FP32, *names))
     }
-    contenders = [
-        Contender(name, "ours", job.step, threads, ours.threads) for name, job in jobs.items()
-    ]
-    measure(contenders, rounds)
-    exact = statistics.median(contenders[0].seconds)
-    yield f"| operands | ms a step, {threads} thread(s) | of fp32 |"
+    ours.threads(1)
+    turns = [
+        {name: seconds_of(lambda job=job: job.step(0)) for name, job in jobs.items()}
+        for _ in range(rounds + 1)
+    ][1:]  # the first compiles, and touches rows
+    yield "| operands | ms a step | of fp32 |"
     yield "|---|---|---|"
-    for contender in contenders:
-        median = statistics.median(contender.seconds)
-        yield f"| {contender.name} | {1e3 * median:.1f} | {median / exact:.2f} |"
+    for name in jobs:
+        median = statistics.median(turn[name] for turn in turns)
+        share = statistics.median(turn[name] / turn[FP32] for turn in turns)
+        yield f"| {name} | {1e3 * median:.1f} | {share:.2f} |"
 
 
 def main() -> None:
@@ -111,13 +113,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=tuple(ARITHMETICS), default=[*ARITHMETICS])
     parser.add_argument("--rate", type=float, default=0.01, help="of the dense rule, adagrad")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     prepare_threads(SingleComm())
     options.runs.mkdir(parents=True, exist_ok=True)
     if options.steps:
-        print("\n".join(steps(options.only, options.threads, options.rounds)))
+        print("\n".join(steps(options.only, options.rounds)))
         return
     with tempfile.TemporaryDirectory() as name:
         sets = [*split(options.log, Path(name)), "training.batch_size=128"]

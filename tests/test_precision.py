@@ -31,7 +31,7 @@ from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.precision.keys import PrecisionKeys
-from neocpu.train.model.precision.operands import scale_for
+from neocpu.train.model.precision.operands import NarrowPrecision, scale_for
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import RunReport
 from tests.cases import FILLS, assert_same, floats
@@ -232,6 +232,44 @@ def test_scales_of_fp8_follow_the_largest_numbers_of_all_ranks() -> None:
         assert (
             operand.scale * history.max() <= operand.kind.limit < 2 * operand.scale * history.max()
         )
+
+
+def test_loss_scales_stay_between_1_and_their_largest() -> None:
+    none = np.empty((1, 0), np.float32)
+    up = NarrowPrecision(PrecisionKeys("fp16", init_scale=2.0**38, growth_interval=2), 1)
+    up.begin(1, 0, B)
+    exponents = []
+    for _ in range(8):
+        up.end(none)
+        exponents.append(np.log2(up.loss_scale))
+    assert exponents == [38, 39, 39, 40, 40, 40, 40, 40]
+    assert up.overflowed() and up.loss_scale == 2.0**39 and up.unscale == 2.0**-39
+    # what was good before the overflow is not counted
+    up.end(none)
+    assert up.loss_scale == 2.0**39
+    up.settle({}, 5)
+    assert up.step == 1
+    down = NarrowPrecision(PrecisionKeys("fp16", init_scale=2.0, backoff_factor=0.25), 1)
+    assert down.loss_scale == 1
+    down.begin(1, 0, B)
+    assert down.overflowed() and down.loss_scale == 1 and not down.overflowed()
+    still = NarrowPrecision(PrecisionKeys("bf16", loss_scale=64.0), 1)
+    still.begin(1, 0, B)
+    assert not (still.skips or still.state or still.overflowed()) and still.loss_scale == 64
+
+
+def test_scales_of_fp8_begin_with_the_batch_and_forget() -> None:
+    precision = NarrowPrecision(PrecisionKeys("fp8", amax_history_len=2), 1)
+    x, g = precision.activation("x"), precision.gradient("x")
+    precision.begin(1, 0, 24)
+    assert (x.scale, g.scale) == (1, 16)
+    x.peak, g.peak = np.float32(3), UNLIMITED
+    assert precision.peaks.tolist() == [3, 0]
+    precision.end(np.float32([[3, 0], [5, 2]]))
+    for steps, scales in enumerate([(64, 2**14), (64, 2**14), (256, 2**15)], 2):
+        precision.begin(steps, 0, 24)
+        assert (x.scale, g.scale) == scales and not (x.peak or g.peak)
+        precision.end(np.float32([[1, 1]]))
 
 
 def test_a_step_that_overflows_is_left_out_and_lowers_the_scale(log: Path, tmp_path: Path) -> None:
