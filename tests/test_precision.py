@@ -270,6 +270,11 @@ def test_scales_of_fp8_begin_with_the_batch_and_forget() -> None:
         precision.begin(steps, 0, 24)
         assert (x.scale, g.scale) == scales and not (x.peak or g.peak)
         precision.end(np.float32([[1, 1]]))
+    # those of parameters are of the moment: unscaled, 2^-12 is too small for e4m3
+    for largest, small in ((3.0, 2.0**-12), (np.inf, 0.0), (0.0, 0.0)):
+        x = np.float32([[largest, 2.0**-12 if largest else 0.0]])
+        operand = precision.weight("w").of(x)
+        assert operand.tolist() == [[min(largest, 448.0), small]]
 
 
 def test_a_step_that_overflows_is_left_out_and_lowers_the_scale(log: Path, tmp_path: Path) -> None:
