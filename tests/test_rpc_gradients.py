@@ -347,8 +347,9 @@ def test_operations_refuse_what_their_kernels_would_misread() -> None:
         (lambda: op.linear(ones, row[:, :5], labels), "cannot multiply"),
         (lambda: op.linear(ones, row, labels), "cannot multiply"),
         (lambda: op.interact(ones, 4), "6 columns are no vectors of 4"),
-        (lambda: op.add(ones, ones[0]), "one shape"),
-        (lambda: op.multiply(ones, np.float32(2)), "one shape"),
+        (lambda: op.add(ones, ones[0]), "one dtype and shape"),
+        (lambda: op.multiply(ones, np.float32(2)), "dtype and shape, not float32"),
+        (lambda: op.add(ones, ones.astype(float)), "not float32 .* and float64"),
         (lambda: op.concatenate(ones, row), "as many samples"),
         (lambda: op.binary_cross_entropy(np.ones(9, f), labels), "2 labels of 9 logits"),
         (lambda: op.binary_cross_entropy(labels, np.ones(2)), "takes float32"),
@@ -383,6 +384,13 @@ def test_what_changes_in_place_before_the_way_back_changes_no_gradient() -> None
         assert bags.lookups.rows.tolist() == [1, 2, 3]
         context.__exit__(None, None, None)
         assert op.add(w, w).node is None
+        for parts, why in (
+            ((), "0 gradients of 1 inputs"),
+            ((ones[0],), r"gradient float32 \(6,\)"),
+        ):
+            rule = op.GradientRule("own", lambda x: (x, None), lambda saved, g, p=parts: p)
+            with agent.gradients.begin() as context, pytest.raises(RpcError, match=why):
+                context.backward(op.apply(rule, w))
 
 
 def test_calls_that_outlive_their_pass_leave_nothing_on_any_rank() -> None:

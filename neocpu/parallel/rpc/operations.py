@@ -110,13 +110,13 @@ def interact(vectors: Variable | Floats, dim: int) -> Variable:
 
 
 def add(a: Variable | Elements, b: Variable | Elements) -> Variable:
-    """a + b, of one shape."""
+    """a + b, of one dtype and shape."""
     _check_alike("add", a, b)
     return apply(ADD, a, b)
 
 
 def multiply(a: Variable | Elements, b: Variable | Elements) -> Variable:
-    """a · b, element by element, of one shape."""
+    """a · b, element by element, of one dtype and shape."""
     _check_alike("multiply", a, b)
     return apply(MULTIPLY, a, b)
 
@@ -140,10 +140,13 @@ RELU = GradientRule(
 
 
 def _check_alike(operation: str, *values: Variable | Elements) -> None:
-    shapes = [as_variable(value).array.shape for value in values]
+    arrays = [as_variable(value).array for value in values]
+    kinds = [f"{array.dtype} {array.shape}" for array in arrays]
     # a gradient would have the shape of the larger one
-    if shapes[0] != shapes[1]:
-        raise RpcError(f"{operation!r} takes arrays of one shape, not {shapes[0]} and {shapes[1]}")
+    if kinds[0] != kinds[1]:
+        raise RpcError(
+            f"{operation!r} takes arrays of one dtype and shape, not {' and '.join(kinds)}"
+        )
 
 
 def concatenate(*parts: Variable | Elements) -> Variable:

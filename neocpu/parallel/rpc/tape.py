@@ -169,17 +169,39 @@ def apply(rule: GradientRule, *inputs: Variable | Elements) -> Variable:
     if frame is None or not any(variable.needs for variable in variables):
         return Variable(output, needs=False)
     check_pass(frame, variables, rule.name)
-    node = TapeNode(frame.next_path(), frame.context, variables, _back(rule, saved))
+    back = _back(rule, saved, variables)
+    node = TapeNode(frame.next_path(), frame.context, variables, back)
     return Variable(output, node=node)
 
 
-def _back(rule: GradientRule, saved: object) -> Callable[[list[Gradient]], Sequence[Gradient]]:
+def _back(
+    rule: GradientRule, saved: object, inputs: Sequence[Variable]
+) -> Callable[[list[Gradient]], Sequence[Gradient]]:
     def back(gradients: list[Gradient]) -> Sequence[Gradient]:
         (gradient,) = gradients
         assert gradient is None or isinstance(gradient, np.ndarray)
-        return () if gradient is None else rule.backward(saved, gradient)
+        if gradient is None:
+            return ()
+        parts = rule.backward(saved, gradient)
+        if len(parts) != len(inputs):
+            raise RpcError(f"{rule.name!r} gives {len(parts)} gradients of {len(inputs)} inputs")
+        for part, variable in zip(parts, inputs):
+            _check_gradient(rule.name, part, variable.array)
+        return parts
 
     return back
+
+
+def _check_gradient(name: str, gradient: Gradient, array: Elements) -> None:
+    """Raise RpcError for a gradient that is not of its input: it would be added to others."""
+    if isinstance(gradient, np.ndarray) and (gradient.shape, gradient.dtype) != (
+        array.shape,
+        array.dtype,
+    ):
+        raise RpcError(
+            f"{name!r} gives a gradient {gradient.dtype} {gradient.shape} for an input "
+            f"{array.dtype} {array.shape}"
+        )
 
 
 def check_pass(frame: TapeFrame, variables: Sequence[Variable], what: str) -> None:
