@@ -13,6 +13,9 @@ import numpy as np
 
 from neocpu.core.errors import RpcError
 from neocpu.core.types import Elements, Floats, Ints
+from neocpu.kernels.dense import gemm
+from neocpu.kernels.dense.interaction import dot_backward, dot_forward
+from neocpu.kernels.dense.loss import bce
 from neocpu.parallel.rpc.tape import (
     Gradient,
     GradientRule,
@@ -47,8 +50,6 @@ def _floats(operation: str, array: Elements, dimensions: int) -> Floats:
 
 
 def _linear(x: Elements, w: Elements, bias: Elements) -> tuple[Elements, object]:
-    from neocpu.kernels.dense import gemm
-
     x, w, bias = (_floats("linear", array, n) for array, n in ((x, 2), (w, 2), (bias, 1)))
     if x.shape[1] != w.shape[1] or bias.shape[0] != w.shape[0]:
         raise RpcError(
@@ -61,8 +62,6 @@ def _linear(x: Elements, w: Elements, bias: Elements) -> tuple[Elements, object]
 
 
 def _linear_back(saved: object, gradient: Elements) -> Sequence[Gradient]:
-    from neocpu.kernels.dense import gemm
-
     assert isinstance(saved, tuple)
     x, w = saved
     gradient = np.ascontiguousarray(gradient)
@@ -85,8 +84,6 @@ def interact(vectors: Variable | Floats, dim: int) -> Variable:
     """
 
     def forward(e: Elements) -> tuple[Elements, object]:
-        from neocpu.kernels.dense.interaction import dot_forward
-
         e = _floats("interact", e, 2)
         if dim < 1 or e.shape[1] % dim:
             raise RpcError(f"{e.shape[1]} columns are no vectors of {dim} numbers")
@@ -96,8 +93,6 @@ def interact(vectors: Variable | Floats, dim: int) -> Variable:
         return out, e
 
     def backward(saved: object, gradient: Elements) -> Sequence[Gradient]:
-        from neocpu.kernels.dense.interaction import dot_backward
-
         assert isinstance(saved, np.ndarray)
         out = np.empty(saved.shape, np.float32)
         dot_backward(saved, np.ascontiguousarray(gradient), dim, False, out)
@@ -172,8 +167,6 @@ def binary_cross_entropy(logit: Variable | Floats, labels: Floats, batch: int = 
     """
 
     def forward(z: Elements) -> tuple[Elements, object]:
-        from neocpu.kernels.dense.loss import bce
-
         logits = _floats("binary_cross_entropy", z.reshape(-1), 1)
         right = _floats("binary_cross_entropy", np.asarray(labels), 1)
         if logits.size != right.size:
