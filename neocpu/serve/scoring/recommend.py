@@ -128,7 +128,7 @@ def _side(frame: pl.DataFrame, schema: Schema, takes: Callable[[str], bool]) -> 
 
 
 class ReadSide(Protocol):
-    """Reads a table in memory or files (`LocalScorer.frame`)."""
+    """Reads a table in memory or files (`GivenLogs.frame`)."""
 
     def __call__(
         self, data: object, keys: Sequence[str] = (), header: bool = False
