@@ -394,6 +394,8 @@ def test_what_if_keys(config, capsys):
         "machine.rack.nodes=2.5": "not a whole number",
         "machine.spine.oversubscription=0.5": "at least 1",
         "work.pooling=0": "must be at least",
+        "work.pooling.C3=0": "work.pooling.C3: 0 must be at least",
+        "work.pooling.no_*=3": "work.pooling: no table matches 'no_",
         "wires.forward=fp3": "is not allowed; one of",
         "wires.sideways=fp16": "unknown; choose one of wires.forward",
         "work.lookups=3": "keys of the simulator are work.pooling",
@@ -410,14 +412,15 @@ def test_what_if_keys(config, capsys):
 
 def test_plan_and_simulation_price_the_same_step(config):
     keys = ["work.pooling=7", "work.samples_per_rank=64", "work.precision=tf32", "machine.nic=2x"]
-    changed = changes([*keys, "wires.forward=fp16", "wires.partial=fp16"])
+    changed = changes([*keys, "work.pooling.C3=20", "wires.forward=fp16", "wires.partial=fp16"])
     settings = configs.load(config, [*changed.config, "parallel.route=two_level"])
     machine = load("zionex")
     facts = LogFacts({}, {"C3": 50.0}, 13)
     question = question_of(settings, machine, 16, facts=facts, changes=changed)
     step = scenario_of(settings, machine, 16, changed, Course(), facts)
     assert step.work == question.work and step.machine == question.machine
-    assert step.work.batch == 16 * 64 and set(step.work.pooling.values()) == {7.0}
+    assert step.work.batch == 16 * 64 and step.work.pooling["C3"] == 20.0
+    assert set(step.work.pooling.values()) == {7.0, 20.0}
     assert step.work.dense.precision == "tf32" and step.work.wires.partial == "fp16"
     outcome = simulate(step, placed_with("search")(step))
     assert outcome.planned_step == pytest.approx(question.answer().seconds, rel=1e-9)

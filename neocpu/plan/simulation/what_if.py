@@ -3,6 +3,7 @@
     machine.QUANTITY        2x, or a number: see machines/scaling.py (machine.nic=2x)
     wires.forward           format of pooled vectors that travel; also .backward, .partial, .dense
     work.pooling            mean lookups per bag of all tables
+    work.pooling.PATTERN    or of those whose names match
     work.precision          of the dense products
     work.dense_features     numbers of a sample besides its lookups
     work.samples_per_rank   of a step; without it the config's training.batch_size over the ranks
@@ -20,11 +21,12 @@
 All other keys are the config's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.records import matched
 from neocpu.plan.cost.work import WIRE_NAMES, Wires
 from neocpu.plan.machines.machine import PRECISIONS, Machine
 from neocpu.plan.machines.machine_file import loads
@@ -39,13 +41,14 @@ class WhatIf:
     """What keys said.
 
     machine : (key, text) pairs. config : overrides that are the config's. wires : (direction,
-    format) pairs. 0 or "": not said.
+    format) pairs. pooling_of : (pattern of tables, lookups per bag) pairs. 0 or "": not said.
     """
 
     machine: tuple[tuple[str, str], ...] = ()
     config: tuple[str, ...] = ()
     wires: tuple[tuple[str, str], ...] = ()
     pooling: float = 0.0
+    pooling_of: tuple[tuple[str, float], ...] = ()
     precision: str = ""
     dense_features: int = 0
     samples_per_rank: int = 0
@@ -61,6 +64,16 @@ class WhatIf:
     cost_node_hour: float = 0.0
     cost_node_watts: float = 0.0
 
+    def of_pooling(self, names: Sequence[str], known: Mapping[str, float]) -> dict[str, float]:
+        """Lookups per bag of tables; known : those of the data, by table.
+
+        Raises ConfigError for a pattern that matches no table.
+        """
+        rules = {pattern: f"{lookups}" for pattern, lookups in self.pooling_of}
+        matches = matched("work.pooling", names, rules, "")
+        of_all = dict.fromkeys(names, self.pooling) if self.pooling else dict(known)
+        return of_all | {name: float(text) for name, text in zip(names, matches) if text}
+
     def of_wires(self, wires: Wires) -> Wires:
         """The config's wires with their changes."""
         formats: dict[str, Any] = dict(self.wires)
@@ -75,6 +88,7 @@ class WhatIf:
 
 
 NO_CHANGES = WhatIf()
+OF_TABLES = "work.pooling."
 # Sections of keys, and their fields, that are no part of the step that a plan is priced by.
 SIMULATED = ("cache", "readers", "jitter", "faults", "cost")
 ONLY_SIMULATED = tuple(name for name in vars(NO_CHANGES) if name.startswith(SIMULATED))
@@ -103,6 +117,10 @@ def changes(overrides: Sequence[str]) -> WhatIf:
             attribute, kind, least = _NUMBERS[key]
             number: Any = _number(key, text, kind, least)
             result = replace(result, **{attribute: number})
+        elif key.startswith(OF_TABLES):
+            lookups = _number(key, text, float, _NUMBERS["work.pooling"][2])
+            pair_of = (key.removeprefix(OF_TABLES), lookups)
+            result = replace(result, pooling_of=(*result.pooling_of, pair_of))
         elif key == "work.precision":
             result = replace(result, precision=_one_of(key, text, PRECISIONS))
         elif section in ("work", *SIMULATED):

@@ -148,13 +148,13 @@ def work_of(
     if not getattr(machine.compute, f"{precision}_flops_per_s"):
         raise ConfigError(f"work.precision: {machine.name} has no units for {precision}")
     work = workload(config, facts.pooling, facts.distinct, facts.curves)
-    said = dict.fromkeys((table.name for table in config.tables), changes.pooling)
+    said = changes.pooling or changes.pooling_of
     return replace(
         work,
         batch=changes.samples_per_rank * ranks or work.batch,
-        pooling=said if changes.pooling else work.pooling,
+        pooling=changes.of_pooling([table.name for table in config.tables], work.pooling),
         # other lookups than the data's look up other numbers of rows
-        distinct={} if changes.pooling or changes.samples_per_rank else work.distinct,
+        distinct={} if said or changes.samples_per_rank else work.distinct,
         dense=dense_work(config, _dense_features(config, changes, facts), precision),
         wires=changes.of_wires(work.wires),
     )
