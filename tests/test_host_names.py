@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport import launch
 from neocpu.parallel.transport.hosts import HostRanks, hosts_of_file, listed_hosts, ranks_of_hosts
 from neocpu.parallel.transport.launch import mpiexec_command
@@ -83,3 +83,10 @@ def test_words_of_each_mpi(version: str, tmp_path: Path, monkeypatch: pytest.Mon
     else:
         assert words == ["-hosts", "a:3,b:2"]
     assert command[-3] == "5" and command[-1] == "x.py"
+    # memory by which MPICH's ranks meet, and Open MPI's need not
+    monkeypatch.setattr(launch, "SHARED", str(tmp_path / "none"))
+    if "Open" in version:
+        assert mpiexec_command(2, ["x.py"])[0][1] == "-n"
+    else:
+        with pytest.raises(EnvironmentProblem, match="none is missing or cannot be written"):
+            mpiexec_command(2, ["x.py"])

@@ -261,6 +261,7 @@ def test_a_run_goes_on_as_often_as_it_may_and_notes_why(
         (Ending(143, signal=15, process=1, host="a", stopped=1), 143, 0),
         (Ending(9, signal=9, process=1, host="a", stopped=1), 9, 1),
         (Ending(9, signal=9, process=1, host="a", stopped=2), 9, 0),
+        (Ending(7, signal=7, process=1, host="a"), 7, 1),
         (Ending(9, stalled=True), STATUS, 1),
     ],
 )
@@ -273,6 +274,7 @@ def test_only_what_nobody_has_to_mend_is_started_again(
         status
     )
     assert len(told) == lines and not restarts_of(tmp_path)
+    assert not lines or ("df /dev/shm" in told[0]) == (ending.signal == signal.SIGBUS)
 
 
 @needs_mpi

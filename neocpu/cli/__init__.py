@@ -10,6 +10,8 @@ From `neocpu train` to a training step: `cli/train.py`, `train/run/trainer.py` (
 
 import os
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -160,8 +162,21 @@ def cli() -> None:
     check_variables()
 
 
+def check_words(words: Iterable[str]) -> None:
+    """Raise ConfigError for one that is not UTF-8, as configs and results are that may name it."""
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise ConfigError(
+                f"{word!a} is not UTF-8 text, which names of files have to be here; rename it, "
+                "or set PYTHONUTF8=1 where the locale has another encoding"
+            )
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Exit status of one command. Raises ConfigError for a command line that is wrong."""
+    check_words(sys.argv[1:] if arguments is None else arguments)
+    with suppress(FileNotFoundError):  # a folder that is gone, which whoever needs it tells
+        check_words([os.getcwd()])
     try:
         return cli.main(arguments, prog_name="neocpu", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:

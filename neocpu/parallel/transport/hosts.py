@@ -148,13 +148,14 @@ def host_words(
     ranks to cores.
     """
     listed = ",".join(f"{name}:{ranks}" for name, ranks in hosts)
-    if not _is_open_mpi(mpiexec):
+    if not is_open_mpi(mpiexec):
         return ["-hosts", listed]
     names = [name for name in environment if name.isidentifier() and not name.startswith(OWN)]
     handed_on = [word for name in sorted(names) for word in ("-x", name)]
     return ["--host", listed, "--bind-to", "none", *handed_on]
 
 
-def _is_open_mpi(mpiexec: Path) -> bool:
+def is_open_mpi(mpiexec: Path) -> bool:
+    """Is this mpiexec Open MPI's?"""
     done = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False)
     return re.search(r"open.?mpi|prrte", done.stdout + done.stderr, re.IGNORECASE) is not None

@@ -72,6 +72,7 @@ PLACED = {"OMP_PROC_BIND", "OMP_WAIT_POLICY"}
 CACHE_QUIET = "NEOCPU_CACHE_QUIET"  # as in `kernels/compile/cache.py`, which would load numba
 # what `parallel.shared_windows` may be, and what it tells `MpiComm`
 WINDOWS = {"auto": None, "on": True, "off": False}
+SHARED = "/dev/shm"  # memory by which ranks of a host meet
 SPIN = "100000"  # turns of GNU OpenMP's loop, some 50 ns each
 
 
@@ -210,6 +211,14 @@ def mpiexec_command(
     environment.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
     mpiexec = find_mpiexec()
     where: list[str] = []
+    if ranks > 1 and not hosts and sys.platform == "linux" and not os.access(SHARED, os.W_OK):
+        from neocpu.parallel.transport.hosts import is_open_mpi
+
+        if not is_open_mpi(mpiexec):  # which has another way
+            raise EnvironmentProblem(
+                f"{SHARED} is missing or cannot be written, and MPICH's ranks on a host meet in "
+                "it; mount a tmpfs there, or leave out --ranks to run on one rank"
+            )
     if hosts:
         from neocpu.parallel.transport.hosts import host_words
 

@@ -155,6 +155,8 @@ def _killed(ending: Ending, record: JsonObject, token: str) -> str:
         text += f", last seen {state.where}"
     if ending.signal == signal.SIGKILL:
         text += " (if nobody did, it was the system for want of memory: see `dmesg`)"
+    elif ending.signal == signal.SIGBUS:
+        text += " (is /dev/shm full? see `df /dev/shm`; containers have what --shm-size says)"
     return text
 
 
