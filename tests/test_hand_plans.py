@@ -19,13 +19,13 @@ def answer(task: HandTask) -> Answer:
     ("case", "model", "most"),
     [
         # caches fill the ranks first, and leave room for the buffers of cuts
-        (CASES[1], "torchrec", 0.7),
+        pytest.param(CASES[1], "torchrec", 0.7, marks=pytest.mark.long),
         # giants in small rectangles on all ranks, so that hot tables have room on all
         (GIANTS, "torchrec", 0.25),
         # some tables cost less in two by rows than whole
         (CASES[3], "torchrec", 0.32),
         # memories that are full are not tried
-        (CASES[10], "neo", 2.0),
+        pytest.param(CASES[10], "neo", 2.0, marks=pytest.mark.long),
     ],
     ids=lambda value: value.name if isinstance(value, Case) else str(value),
 )
