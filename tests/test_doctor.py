@@ -276,7 +276,7 @@ def test_shared_memory_and_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_limits_of_jobs_and_containers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cores, "GROUPS", tmp_path)
     monkeypatch.setattr(cores, "MEMBERSHIP", tmp_path / "membership")
-    assert cores.core_quota() == cores.memory_left() == float("inf")
+    assert cores.core_quota() == cores.memory_left() == cores.memory_limit() == float("inf")
 
     def write(folder: str, **files: str) -> None:
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
@@ -287,7 +287,7 @@ def test_limits_of_jobs_and_containers(monkeypatch: pytest.MonkeyPatch, tmp_path
     write("job", cpu__max="150000 100000", memory__max="3000", memory__current="1000")
     write("job", memory__stat="anon 900\ninactive_file 100")
     write("job/step", cpu__max="max 100000", memory__max="max", memory__current="1000")
-    assert (cores.core_quota(), cores.memory_left()) == (1.5, 2100)
+    assert (cores.core_quota(), cores.memory_left(), cores.memory_limit()) == (1.5, 2100, 3000)
     write(".", membership="4:memory:/job\n1:cpu,cpuacct:/job")
     write("memory/job", memory__limit_in_bytes="500", memory__usage_in_bytes="600")
     write("memory", memory__limit_in_bytes=str(2**63 - 4096), memory__usage_in_bytes="600")

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available", "core_quota", "memory_left", "roam"]
+__all__ = ["available", "core_quota", "memory_left", "memory_limit", "roam"]
 
 # at import, before any thread is bound to a core of its own
 _AT_START = frozenset(
@@ -56,7 +56,18 @@ def memory_left() -> float:
 
     Files that were read and are not in use count as free.
     """
-    left = [NO_LIMIT]
+    # the page cache counts as used, but gives way when memory is asked for
+    left = (max(limit - used + _reclaimable(group), 0) for limit, used, group in _memory_limits())
+    return min(left, default=NO_LIMIT)
+
+
+def memory_limit() -> float:
+    """Bytes that this process and those of its group may use, infinity where nobody limits it."""
+    return min((limit for limit, _, _ in _memory_limits()), default=NO_LIMIT)
+
+
+def _memory_limits() -> Iterator[tuple[int, int, Path]]:
+    """Limit and use of each group that has a limit, and the group."""
     for group in _groups("memory"):
         limit = _read(group / "memory.max").strip()
         used = _read(group / "memory.current").strip()
@@ -64,9 +75,7 @@ def memory_left() -> float:
             limit = _read(group / "memory.limit_in_bytes").strip()
             used = _read(group / "memory.usage_in_bytes").strip()
         if limit.isdigit() and used.isdigit() and int(limit) < MOST_BYTES:
-            # the page cache counts as used, but gives way when memory is asked for
-            left.append(max(int(limit) - int(used) + _reclaimable(group), 0))
-    return min(left)
+            yield int(limit), int(used), group
 
 
 def _reclaimable(group: Path) -> int:

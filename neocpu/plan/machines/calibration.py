@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from neocpu import __version__
-from neocpu.core.cores import available
+from neocpu.core.cores import available, memory_limit
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.hosts import HostRanks
 from neocpu.parallel.transport.launch import core_quota, find_mpiexec, launched, mpiexec_command
@@ -351,12 +351,7 @@ def _cores() -> int:
 def _memory() -> int:
     """Bytes of memory of this host, or of its container."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        # a container may have less than its host
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        return memory
-    return min(memory, int(limit)) if limit.isdigit() else memory
+    return int(min(memory, memory_limit()))
 
 
 def cpu_name() -> str:
