@@ -119,7 +119,7 @@ def test_training_loads_only_what_its_config_uses(
     )
     assert done.returncode == 0, done.stderr
     modules = done.stdout.splitlines()[-1].split()
-    assert len(modules) <= 260
+    assert len(modules) <= 256
     unused = {
         "neocpu.ingest.dataset.convert",
         "neocpu.ingest.dataset.vocabulary",

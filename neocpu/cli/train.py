@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from neocpu.cli.screen.machine_times import machine_lines
 from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.cores import available
@@ -295,6 +294,8 @@ def print_summary(summary: Summary, folder: Path) -> None:
         for line in exchange_lines(summary["exchanges"]):
             click.echo(line)
     if "machine" in summary:
+        from neocpu.cli.screen.machine_times import machine_lines
+
         for line in machine_lines(summary["machine"]):
             click.echo(line)
     if "readers" in summary:

@@ -13,9 +13,9 @@ import socket
 import time
 from pathlib import Path
 
+from neocpu.core.cores import host_key
 from neocpu.parallel.rpc.failures import PeerLost
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.watch.ends import host_key
 from neocpu.parallel.watch.rank_page import process_fields
 
 ASK = 1.0  # seconds of silence after which a rank is asked whether it is there

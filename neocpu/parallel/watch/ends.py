@@ -5,19 +5,8 @@ A launcher ends all ranks within a millisecond of the first, and then names any 
 
 import os
 import select
-import socket
 from collections.abc import Sequence
 from contextlib import suppress
-
-
-def host_key() -> str:
-    """The same for processes that share memory and process numbers."""
-    facts = [socket.gethostname()]
-    for name in ("/proc/self/ns/pid", "/dev/shm"):
-        with suppress(OSError):
-            status = os.stat(name)
-            facts.append(f"{status.st_dev}.{status.st_ino}")
-    return "/".join(facts)
 
 
 class Ends:

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from neocpu.core.cores import host_key
 from neocpu.parallel.transport.abort import Handler
-from neocpu.parallel.watch.ends import Ends, host_key
+from neocpu.parallel.watch.ends import Ends
 from neocpu.parallel.watch.watchdog import ERROR
 from neocpu.parallel.watch.words import STALLED
 

@@ -23,12 +23,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from neocpu.core.cores import host_key
 from neocpu.core.types import Tree
 from neocpu.parallel.transport.abort import has_spoken
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.timeline import Pulse
 from neocpu.parallel.watch.asking import Host, Listener, Questions, own_addresses
-from neocpu.parallel.watch.ends import Ends, host_key
+from neocpu.parallel.watch.ends import Ends
 from neocpu.parallel.watch.rank_page import RankPage, RankState, process_fields, seen_now
 from neocpu.parallel.watch.words import Member, States, collective, describe, is_awake, speaker
 

@@ -11,6 +11,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -169,7 +170,7 @@ def _write_npz(arrays: Sequence[Entry], metadata: Metadata, path: Path) -> None:
 
 
 def _write_safetensors(arrays: Sequence[Entry], metadata: Metadata, path: Path) -> None:
-    library = safetensors_library()
+    library = file_library("safetensors")
     total = sum(entry.bytes for entry in arrays)
     with _buffer(total, path) as data:
         specs = {}
@@ -224,15 +225,14 @@ def _buffer(size: int, path: Path) -> Iterator[NDArray[np.uint8]]:
         os.close(handle)
 
 
-def safetensors_library() -> ModuleType:
-    """The module safetensors. Raises EnvironmentProblem that says how to install it."""
+def file_library(name: str) -> ModuleType:
+    """The module onnx, or safetensors. Raises EnvironmentProblem that says how to install it."""
     try:
-        import safetensors
+        return import_module(name)
     except ImportError as error:
         raise EnvironmentProblem(
-            ".safetensors files need the safetensors library: pip install 'neocpu[export]'"
+            f".{name} files need the {name} library: pip install 'neocpu[export]'"
         ) from error
-    return safetensors
 
 
 WRITERS: dict[str, Callable[[Sequence[Entry], Metadata, Path], None]] = {

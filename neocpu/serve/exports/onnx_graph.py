@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from neocpu.core.errors import EnvironmentProblem
 from neocpu.core.types import Elements
+from neocpu.serve.exports.arrays import file_library
 
 Proto: TypeAlias = Any  # the module onnx, and its messages: an optional library without types
 OPSET = 18
@@ -16,22 +16,11 @@ IR_VERSION = 9
 Attribute = int | float | str | Sequence[int]
 
 
-def onnx_library() -> Proto:
-    """The module onnx. Raises EnvironmentProblem that says how to install it."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise EnvironmentProblem(
-            ".onnx files need the onnx library: pip install 'neocpu[export]'"
-        ) from error
-    return onnx
-
-
 class Graph:
     """A graph that grows; `model` closes it. Names of values are numbered."""
 
     def __init__(self) -> None:
-        self.onnx = onnx_library()
+        self.onnx: Proto = file_library("onnx")
         self._nodes: list[Proto] = []
         self._constants: list[Proto] = []
         self._inputs: list[Proto] = []

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError, EnvironmentProblem
-from neocpu.serve.exports.arrays import check_disk, safetensors_library
+from neocpu.serve.exports.arrays import check_disk, file_library
 from neocpu.serve.state_dicts.names import Names, column_order, names_of
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.specs.specs import TableSpec
@@ -92,7 +92,7 @@ class _SafetensorsFile:
     """A state_dict in a .safetensors file."""
 
     def __init__(self, path: Path) -> None:
-        library = safetensors_library()
+        library = file_library("safetensors")
         try:
             self._file = library.safe_open(path, framework="numpy")
         except (library.SafetensorError, OSError) as error:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from neocpu.core.cores import host_key
 from neocpu.core.errors import NeocpuError, StorageError, TrainingError
 from neocpu.kernels.compile.cache import cannot_write
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.watch.ends import host_key
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.storage.arena import HUGE
 from neocpu.tables.tiers.placement import PLACEMENTS

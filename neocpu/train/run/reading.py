@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TypeAlias
 
+from neocpu.core.cores import host_key
 from neocpu.core.types import JsonObject
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.raw import RawDataset, RawLog
@@ -34,7 +35,6 @@ from neocpu.ingest.readers.reader import ConvertedLog, ReaderJob, start
 from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.watch.asking import own_addresses
-from neocpu.parallel.watch.ends import host_key
 from neocpu.tables.specs.specs import bags
 from neocpu.train.before.raw_train import ranks_that_see
 from neocpu.train.step.schedule import BatchSchedule

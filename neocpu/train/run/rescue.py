@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from neocpu.core.cores import host_key
 from neocpu.core.errors import NeocpuError, StorageError
 from neocpu.core.types import Bytes, Floats, Ints, JsonObject
 from neocpu.parallel.parity.groups import WORD, RankChunks
@@ -29,7 +30,6 @@ from neocpu.parallel.sharding.messages import from_bytes
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.watch.ends import host_key
 from neocpu.tables.embedding.changes import Changes
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.storage.lasting import LastingFile
