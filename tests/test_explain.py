@@ -185,9 +185,9 @@ def test_numbers_as_text() -> None:
 # ---- what does not fit ----
 
 
-def too_small() -> PlanQuestion:
+def too_small(hbm: int = 23 * 10**6) -> PlanQuestion:
     """Whole tables in HBM that are too large for it, with optimizer state for every number."""
-    small = replace(MACHINE, hbm=MemoryPeak(23 * 10**6, 1e12))
+    small = replace(MACHINE, hbm=MemoryPeak(hbm, 1e12))
     work = replace(QUESTION.work, state_floats=(1, 0))
     return replace(QUESTION, machine=small, work=work, placements=("hbm",))
 
@@ -205,6 +205,10 @@ def test_remedies_fit_and_the_cheapest_come_first() -> None:
         assert (remedy.answer.memory[:, 0] <= room[0]).all()
     lines = list(remedy_lines(question))
     assert lines[0].startswith("it does not fit: ") and f"{missing_bytes(question):,}" in lines[0]
+    # what does not help alone saves ranks
+    *_, more = words = [remedy.words for remedy in remedies(too_small(12 * 10**6))]
+    assert more == "12 ranks on 6 node(s)"
+    assert "10 ranks on 5 node(s), with rows in fp16 (model.embedding_format)" in words
 
 
 # ---- the picture ----
