@@ -116,6 +116,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(shared, copy, copy_function=os.symlink))
 
 
+def test_rates_that_made_up_samples_do_not_bear_end_no_run() -> None:
+    settings = config.load(CONFIG, ("optimizer.dense.learning_rate=1e30",))
+    plan = place(settings.tables, ["table_wise"] * len(settings.tables), 1, 1)
+    warmup._train_miniature(settings, plan, Companion())
+
+
 def test_ranks_wait_as_long_as_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config.load(str(CONFIG), ())
     plan = place(settings.tables, ["table_wise"] * len(settings.tables), 2, 2)

@@ -74,6 +74,7 @@ DIM = 8
 BATCH = 12
 BAG = 14
 RANKS = 4
+RATE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,14 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)
     groups = (("*",),) if config.data.deduplicate else ()
-    optimizer = replace(config.optimizer, groups={})  # rates are arguments of kernels
+    # rates are arguments of kernels: the run's could drive two steps on made-up samples to infinity
+    rules = config.optimizer
+    optimizer = replace(
+        rules,
+        groups={},
+        sparse=replace(rules.sparse, learning_rate=RATE),
+        dense=replace(rules.dense, learning_rate=RATE),
+    )
     return replace(
         config,
         data=replace(config.data, deduplicate=groups),
