@@ -125,7 +125,7 @@ def test_what_fails_on_one_thread_ends_all_with_its_sentence(tmp_path: Path) -> 
     config = config_of(log, OFF, "training.asynchronous.threads=2")
 
     def train(comm: Comm) -> None:
-        with pytest.raises(NeocpuError, match="the loss of sample 58 of epoch 0 is nan"):
+        with pytest.raises(NeocpuError, match=r"^step 1: the loss of sample 58 of epoch 0 is nan"):
             trainer_of(config)(config, comm, tmp_path / "out").run()
 
     run_threads(2, train, timeout=60)

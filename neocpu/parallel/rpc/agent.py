@@ -308,8 +308,8 @@ class RpcAgent:
                 self._end_calls(rank)
         self._calls.expire(now)
 
-    def _lose(self, rank: int, reason: str) -> None:
-        self._peers.lose(rank, reason)
+    def _lose(self, rank: int, reason: str, said: str = "") -> None:
+        self._peers.lose(rank, reason, said)
         self._end_calls(rank)
 
     def _end_calls(self, rank: int) -> None:
@@ -321,7 +321,7 @@ class RpcAgent:
         self.note(source, ".pong")
 
     def _bye(self, source: int, reason: object) -> None:
-        self._lose(source, f"left: {reason}")
+        self._lose(source, f"left: {reason}", str(reason))
 
     # ---- the end ----
 

@@ -19,9 +19,13 @@ class RemoteError(RpcError):
 
 
 class PeerLost(RpcError):
-    """The rank that was called is gone, left, or does not answer. Attribute: rank."""
+    """The rank that was called is gone, left, or does not answer.
+
+    Attributes: rank; said, why it left, in its own words ("": it said nothing).
+    """
 
     rank = -1
+    said = ""
 
 
 class CallTimeout(RpcError):

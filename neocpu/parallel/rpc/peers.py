@@ -33,6 +33,7 @@ class _PeerRank:
         self.heard = time.monotonic()
         self.asked = False
         self.lost = ""
+        self.said = ""
 
 
 class Liveness:
@@ -59,9 +60,12 @@ class Liveness:
         member.heard = time.monotonic()
         member.asked = False
 
-    def lose(self, rank: int, reason: str) -> None:
-        """A rank is lost; the first reason stays."""
-        self._members[rank].lost = self._members[rank].lost or reason
+    def lose(self, rank: int, reason: str, said: str = "") -> None:
+        """A rank is lost; the first reason stays. said : its own words, if it left."""
+        member = self._members[rank]
+        if not member.lost:
+            member.said = said
+            member.lost = reason
 
     def lost(self, rank: int) -> str:
         """Why a rank is lost; "" while it is not."""
@@ -72,6 +76,7 @@ class Liveness:
         during = f" while {doing} was awaited" if doing else ""
         error = PeerLost(f"{self.name(rank)} {self._members[rank].lost}{during}")
         error.rank = rank
+        error.said = self._members[rank].said
         return error
 
     def check(self, rank: int) -> bool:

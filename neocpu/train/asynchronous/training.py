@@ -14,10 +14,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from neocpu.core.errors import EnvironmentProblem, RpcError
+from neocpu.core.errors import EnvironmentProblem, RpcError, TrainingError
 from neocpu.ingest.loader import Batch
 from neocpu.kernels.compile.threads import threading_layer, use_threads
 from neocpu.parallel.rpc.agent import RpcAgent
+from neocpu.parallel.rpc.failures import PeerLost
 from neocpu.train.asynchronous.answers import LateAnswers
 from neocpu.train.asynchronous.clock import StalenessClock
 from neocpu.train.asynchronous.roles import RankRoles, keys_of_servers
@@ -29,6 +30,7 @@ from neocpu.train.step.world import World, dense_optimizer, model_of
 
 Listener = Callable[[Batch, Outcome, int], None]
 Stops = Callable[[], bool]
+ENDS = "training ends: "  # before what a rank says that failed
 
 
 class AsynchronousTraining:
@@ -113,11 +115,19 @@ class AsynchronousTraining:
         server.functions.add("begin", clock.begin, quick=True)
         server.functions.add("abort", answers.abort, quick=True)
         patience = self.world.config.parallel.timeout or math.inf
-        with RpcAgent(comm, server.functions, timeout=math.inf, patience=patience) as agent:
-            answers.agent = agent
-            # nobody calls before all can answer
-            comm.barrier()
-            self._work(agent, last, listen, stops)
+        try:
+            with RpcAgent(comm, server.functions, timeout=math.inf, patience=patience) as agent:
+                answers.agent = agent
+                # nobody calls before all can answer
+                comm.barrier()
+                self._work(agent, last, listen, stops)
+        except RpcError as error:
+            told = error.said if isinstance(error, PeerLost) else str(error)
+            _, ends, reason = told.rpartition(ENDS)
+            if not ends:
+                raise
+            # what the rank said that failed first, whichever is heard first
+            raise TrainingError(reason) from error
         self._gather(clock, last)
 
     # ---- workers ----
@@ -139,6 +149,7 @@ class AsynchronousTraining:
         for thread in beside:
             thread.join()
         if self._failure is not None:
+            agent.close(f"{ENDS}{self._failure}")
             raise self._failure
 
     def _work_beside(self, agent: RpcAgent, place: int, last: int) -> None:
@@ -152,7 +163,7 @@ class AsynchronousTraining:
         """End the waiting of all workers of all ranks for one that failed."""
         # what comes later follows from the first
         self._failure = self._failure or error
-        reason = f"training ends: {error}"
+        reason = f"{ENDS}{error}"
         for rank in self.roles.servers:
             with suppress(RpcError):
                 agent.rpc_async(rank, "abort", reason)
