@@ -20,7 +20,7 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.asynchronous.clock import StalenessClock
 from neocpu.train.asynchronous.roles import RankRoles
 from neocpu.train.asynchronous.server import ParameterServer
-from neocpu.train.config.asynchronous import AsynchronousKeys
+from neocpu.train.config.asynchronous import ANY, AsynchronousKeys
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.run.trainers import trainer_of
 from tests.small_run import config_of, write_log
@@ -65,6 +65,17 @@ def test_no_worker_is_further_ahead_than_the_staleness(workers, staleness, order
     # nobody waits for ever, and all end after one step
     assert len(stopped) == workers and len(set(taken)) == 1
     assert taken[0] == clock.begun <= last
+
+
+def test_a_stop_lets_all_take_the_last_step_that_one_has_begun() -> None:
+    clock = StalenessClock(2, ANY, 10, 3, later)
+    assert clock.lead == 0
+    for worker, step, stop, goes_on in (
+        *((0, 4, False, True), (0, 5, False, True), (0, 6, True, False)),
+        *((1, 4, False, True), (1, 5, False, True), (1, 6, False, False)),
+    ):
+        assert clock.begin(worker, step, stop).wait() is goes_on
+    assert (clock.begun, clock.lead) == (5, 1)
 
 
 def test_trainers_and_the_centre_move_towards_each_other_as_the_formulas_say() -> None:

@@ -72,6 +72,16 @@ def test_values_come_as_they_were_sent(sent: list[object]) -> None:
     assert typed(message.values()) == typed(sent)
 
 
+def test_values_within_values_are_sent_as_deep_as_is_said() -> None:
+    deep: Any = 7
+    for _ in range(values.DEEPEST):
+        deep = [deep]
+    assert messages.read(letter_of(deep)).values() == [deep]
+    for value in ([deep], {"a": deep}):
+        with pytest.raises(BadMessage, match=f"{values.DEEPEST} deep"):
+            letter_of(value)
+
+
 def typed(value: object) -> object:
     """A value with its type and bits, to be compared."""
     if isinstance(value, np.ndarray):

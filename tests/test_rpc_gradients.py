@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from neocpu.parallel.rpc.tape import Variable
 from neocpu.parallel.sharding.plan import Shard
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
+from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
@@ -360,6 +362,23 @@ def test_operations_refuse_what_their_kernels_would_misread() -> None:
     ):
         with pytest.raises(RpcError, match=why):
             wrong()
+
+
+def test_rules_know_how_often_a_parameter_was_updated() -> None:
+    rule = SparseOptimizer(name="adam", learning_rate=0.1)
+    weight, expected = np.ones((2, 3), np.float32), np.ones(6, np.float32)
+    gradient = np.float32([[1, -2, 3], [0.5, 0, 4]])
+    agent: Any = SimpleNamespace(
+        functions=Functions(), gradients=SimpleNamespace(gradient=lambda *_: gradient)
+    )
+    parameters = Parameters(agent, {"w": Variable(weight)}, rule)
+    reference = DenseOptimizer(rule, expected)
+    for step in (1, 2):
+        parameters._step((0, step), ["w"])
+        reference.step(gradient.reshape(-1), step)
+    assert weight.tobytes() == expected.tobytes()
+    # nobody asks for a gradient of what is computed outside a pass
+    assert not op.add(gradient, gradient).needs
 
 
 def test_what_changes_in_place_before_the_way_back_changes_no_gradient() -> None:
