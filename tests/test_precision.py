@@ -324,6 +324,17 @@ def test_what_is_measured_is_not_random() -> None:
     assert outputs[0][0].tobytes() != outputs[0][1].tobytes()
 
 
+def test_scales_have_the_defaults_of_the_field_and_may_be_1() -> None:
+    keys = PrecisionKeys("fp16", init_scale=1.0, growth_factor=1.0)
+    assert not [*keys.faults()]
+    # of a dynamic scale those of torch's GradScaler
+    defaults = PrecisionKeys("fp16")
+    assert (defaults.init_scale, defaults.growth_factor) == (2.0**16, 2.0)
+    assert (defaults.backoff_factor, defaults.growth_interval) == (0.5, 2000)
+    assert (defaults.amax_history_len, defaults.margin) == (16, 0)
+    assert PrecisionKeys("bf16").first_scale == 1
+
+
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
@@ -336,6 +347,12 @@ def test_what_is_measured_is_not_random() -> None:
         ((BF16, f"{KEY}.init_scale=2"), 'loss_scale is not "dynamic"'),
         ((BF16, f"{KEY}.margin=1"), 'format is not "fp8"'),
         ((FP16, f"{KEY}.backoff_factor=1"), "above 0 and below 1"),
+        ((FP16, f"{KEY}.backoff_factor=0"), "above 0 and below 1"),
+        ((FP16, f"{KEY}.init_scale=0.5"), "init_scale: 0.5 must be 1 or more"),
+        ((FP16, f"{KEY}.growth_factor=0.5"), "growth_factor: 0.5 must be 1 or more"),
+        ((FP16, f"{KEY}.init_scale=3"), "init_scale: 3 is no power of two"),
+        ((FP16, f"{KEY}.growth_factor=3"), "growth_factor: 3 is no power of two"),
+        ((FP16, f"{KEY}.backoff_factor=0.3"), "backoff_factor: 0.3 is no power of two"),
         ((BF16, "model.interaction=dhen"), 'the interaction "dhen" are made in fp32 only'),
         ((BF16, "tables.one.kind=tt"), "'tensor_train'"),
     ],
