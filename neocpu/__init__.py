@@ -11,6 +11,7 @@ __version__ = "0.2.0"
 # Public names, imported when they are first used.
 _HOMES = {
     "DLRM": "neocpu.serve.estimator.estimator",
+    "fit": "neocpu.serve.scoring.fits",
     "init": "neocpu.train.advice.write",
     "load": "neocpu.serve.scoring.model",
     "load_config": "neocpu.train.config.config",
@@ -24,6 +25,7 @@ __all__ = [
     "DatasetWriter",
     "Trainer",
     "__version__",
+    "fit",
     "init",
     "load",
     "load_config",

@@ -48,19 +48,30 @@ def test_products_have_the_bits_of_their_twins(seed, samples, width, m, k, unit)
     twin.transposed(rows, *turned)
     assert [part.tobytes() for part in columns] == [part.tobytes() for part in turned]
     residual = numbers(rng, samples, k)
-    ends = np.sort(np.append(rng.integers(0, samples + 1, 7), samples))
+    # the leaves of one rank, and those of one among others
+    nodes = np.array([[[0, 16]], [[0, 4], [4, 2], [6, 1], [7, 1]]][seed % 2])
+    count = nodes[:, 1].sum()
+    ends = np.sort(np.append(rng.integers(0, samples + 1, count - 1), samples))
     leaves = np.searchsorted(ends, np.arange(samples), side="right").astype(np.int32)
-    nodes = np.array([[0, 4], [4, 2], [6, 1], [7, 1]])
     results = []
     for module in (design, twin):
         forward = np.empty((samples, k))
         module.products(rows, dense, weights, forward)
-        back = np.full((4, width * k + 3), 5.0)
+        back = np.full((len(nodes), width * k + 3), 5.0)
         module.transposed_products(columns, residual, leaves, nodes, back)
-        sums = np.empty((8, m, k))
+        sums = np.empty((count, m, k))
         module.dense_transposed(dense, residual, ends, sums)
         results.append([part.tobytes() for part in (forward, back, sums)])
     assert results[0] == results[1]
+
+
+def test_steps_of_vectors_have_the_bits_of_their_twins():
+    x, y, penalty = numbers(np.random.default_rng(1), 3, 5000)
+    outs = np.empty((2, 2, x.size))
+    for module, (stepped, mean) in zip((design, twin), outs):
+        module.moved(x, -0.3, y, stepped)
+        module.mean_and_pull(x, 7.0, penalty, y, mean)
+    assert outs[0].tobytes() == outs[1].tobytes()
 
 
 @PROFILE

@@ -22,6 +22,7 @@ from neocpu.ingest.dataset.convert import convert, expected_dataset
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.files import columnar
+from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.readers import text_blocks
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import open_source
@@ -151,6 +152,31 @@ def test_libsvm_is_numbers_where_it_is_narrow_and_a_list_where_it_is_wide(tmp_pa
     log.write_text("".join(f"{i % 2} {i + 1}:1 {i + 500}:0.5\n" for i in range(300)))
     wide = look([log])
     assert wide.frame.columns == ["label", "features"] and wide.hints["features"].separator == " "
+
+
+def test_libsvm_as_strangers_write_it(tmp_path):
+    lines = [f"{i % 2} qid:{i // 9} {i + 1}:1 {i + 500}:0.5 # row {i}" for i in range(100)]
+    log = tmp_path / "a.libsvm"
+    log.write_text("# dumped by hand\n\n" + "\n".join([*lines[:50], "1", *lines[50:]]) + "\n")
+    frame = look([log]).frame
+    assert frame.columns == ["label", "qid", "features"] and frame.height == 101
+    assert frame.row(50)[0] == "1" and not frame.row(50)[2]
+    tree = {
+        "label": {"column": "label"},
+        "category": [
+            {"columns": ["features"], "kind": "int", "separator": " ", "weight_separator": ":"}
+        ],
+    }
+    lines[60] += " 7:"
+    log.write_text("\n".join(lines[:61]).replace("# row 60", "") + "\n")
+    with pytest.raises(DataError, match="row 61 has '7:' where libsvm has INDEX:VALUE"):
+        samples([log], tmp_path / "x.h5", tree)
+    # without labels, to be scored; one number behind another is a time
+    log.write_text("\n".join(line.split(" ", 2)[2] for line in lines[:60]) + "\n")
+    assert look([log]).frame.columns == ["features"]
+    assert kind_of(log) == "libsvm"
+    log.write_text("12:30\n12:31\n")
+    assert kind_of(log) == "text"
 
 
 def test_an_archive_of_dlrm_has_numbers_and_codes(tmp_path):

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
+import neocpu
 from neocpu.cli.evaluate import evaluate
 from neocpu.cli.fit import fit as fit_command
 from neocpu.cli.fit import print_fit
@@ -184,6 +185,30 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(method, problem, tmp_pa
     assert (again["digest"], again["steps"]) == (whole, summary["steps"])
 
 
+@pytest.mark.parametrize("loss", ["squared_hinge", "softmax"])
+def test_the_diagonal_is_that_of_the_hessian(loss):
+    rng = np.random.default_rng(3)
+    outputs = 3 if loss == "softmax" else 1
+    places = np.tile(np.array([0, 1, 1, 2, 0, 2], np.int32), 4)
+    rows = SparseLines(np.arange(0, 25, 2), places, rng.normal(size=24))
+    leaves = Leaves(0, 1, 4)
+    _, ends = leaves.rows(12, 0, 12)
+    labels = rng.integers(0, max(outputs, 2), 12).astype(float)
+    design = DesignMatrix(rows, rng.normal(size=(12, 2)), labels, 3, ends, 12)
+    model = LinearScores(LOSSES[loss], 5, outputs)
+    fitting = Fitting(model, design, model.penalised(False), Goal(0.1, 0.0), SingleComm(), leaves)
+    objective = fitting.objective(0, 12)
+    point = objective.at(rng.normal(size=5 * outputs))
+    units = np.eye(5 * outputs)
+    expected = [objective.curved(point, unit)[i] for i, unit in enumerate(units)]
+    assert objective.diagonal(point) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_first_sample_is_all_where_columns_are_more():
+    assert [FitKeys().first(1000, columns) for columns in (1000, 1001)] == [256, 1000]
+    assert FitKeys(start=20).first(1000, 1001) == 20
+
+
 def test_a_fit_scores_new_files_as_its_formula_says(tmp_path):
     items, values, x, y = drawn(1)
     path = libsvm(tmp_path / "train.libsvm", items, values, 2 * y - 1)
@@ -224,6 +249,22 @@ def test_a_fit_scores_new_files_as_its_formula_says(tmp_path):
         ([evaluate, str(fit), str(path), "--baseline"], "is a linear model itself"),
     ):
         assert problem in invoke(words[0], words[1:]).output
+
+
+def test_python_fits_as_the_command_does(tmp_path):
+    items, values, _, y = drawn(1, 3)
+    path = libsvm(tmp_path / "log.libsvm", items, values, y)
+    model = neocpu.fit(path, out=tmp_path / "a", overrides=["data.split=[]"], loss="softmax")
+    words = [str(path), "--set", "data.split=[]", "--out", str(tmp_path / "b")]
+    shown = CliRunner().invoke(fit_command, [*words, "--loss", "softmax"])
+    assert shown.output.splitlines()[-1] == f"digest {model.fitted.digest()}"
+    assert model.evaluate(path)["accuracy"] > 0.6
+    shown = CliRunner().invoke(fit_command, [*words[:-1], str(tmp_path / "c"), "--most", "1"])
+    assert "note: the labels 0, 1, 2 are fitted as numbers; --loss softmax" in shown.output
+    with pytest.raises(ConfigError, match="fit has no key 'losses'; its keys are method, loss"):
+        neocpu.fit(path, losses="softmax")
+    with pytest.raises(ConfigError, match="a config stands alone"):
+        neocpu.fit(tmp_path / "a.toml", label="y")
 
 
 def test_a_product_with_the_hessian_is_one_exchange():

@@ -25,6 +25,15 @@ FILE = LogPath(path_type=Path)
 
 
 @dataclass(frozen=True)
+class LogOptions:
+    """What a log's columns and files are to a fit, as of `drafted`."""
+
+    label: str = ""
+    positive: tuple[str, ...] = ()
+    test: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
 class Choices:
     """What is fitted, as options say it."""
 
@@ -69,6 +78,13 @@ class Crosses:
 
 @click.command()
 @click.argument("source", nargs=-1, required=True, metavar="CONFIG|DATA...", type=FILE)
+@click.option("--label", default="", metavar="COLUMN", help="The column of DATA to predict.")
+@click.option(
+    "--positive",
+    multiple=True,
+    metavar="TEXT",
+    help="A text of the label that is a click; all others are none.",
+)
 @click.option("--test", multiple=True, type=FILE, help="Measure on it; DATA is not split.")
 @click.option(
     "--method",
@@ -117,7 +133,11 @@ class Crosses:
     "of one.",
 )
 @click.option(
-    "--start", type=click.IntRange(1), default=256, show_default=True, help="First sample's size."
+    "--start",
+    type=click.IntRange(0),
+    default=0,
+    metavar="SAMPLES",
+    help="First sample's size.  [default: 256, or all where columns are more than samples]",
 )
 @click.option(
     "--most", type=click.IntRange(1), default=1000, show_default=True, help="Steps at most."
@@ -133,11 +153,12 @@ class Crosses:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @ranks_option
 @set_option("Override a key of the config, or of the one that `neocpu init` would write for DATA.")
+@as_record("log", LogOptions)
 @as_record("choices", Choices)
 @as_record("crosses", Crosses)
 def fit(
     source: tuple[Path, ...],
-    test: tuple[Path, ...],
+    log: LogOptions,
     choices: Choices,
     crosses: Crosses,
     folder: Path | None,
@@ -158,20 +179,20 @@ def fit(
     """
     keys = FitKeys(**{**choices.numbers(), **crosses.columns()})  # type: ignore[arg-type]
     is_config = source[0].suffix == ".toml"
-    if is_config and (len(source) > 1 or test):
+    if is_config and (len(source) > 1 or log != LogOptions()):
         raise click.UsageError("a CONFIG stands alone: it names its data, and what is measured")
     launch.start()
     with held_signals():
         comm = launch.comm()
         from neocpu.train.config import config as configs
-        from neocpu.train.run.fitting import FitRun, drafted
+        from neocpu.train.run.fitting import FitRun, drafted, folder_of
 
         config = (
             configs.load(source[0], overrides)
             if is_config
-            else drafted(source, test, overrides, comm)
+            else drafted(source, overrides=overrides, comm=comm, **vars(log))
         )
-        folder = folder or Path("fits") / source[0].name.partition(".")[0]
+        folder = folder or folder_of(source[0])
         tell = partial(click.echo, err=True)
         summary = FitRun(config, keys, comm, folder, resume=resume, tell=tell).run()
         if comm.rank:

@@ -39,8 +39,12 @@ def products(rows, dense, weights, out):
         last = rows.starts[i + 1]
         if width == 1:
             acc = 0.0
-            for entry in range(first, last):
-                acc += _value(rows.values, entry) * weights[rows.places[entry], 0]
+            if rows.values.size:
+                for entry in range(first, last):
+                    acc += rows.values[entry] * weights[rows.places[entry], 0]
+            else:
+                for entry in range(first, last):
+                    acc += weights[rows.places[entry], 0]
             for column in range(dense.shape[1]):
                 acc += dense[i, column] * weights[first_dense + column, 0]
             out[i, 0] = acc
@@ -59,67 +63,67 @@ def products(rows, dense, weights, out):
 
 
 @inlined
-def _leaf_sums(columns, column, numbers, leaves, sums):
-    """sums f64[leaves, K] of one column.
-
-    A sum of -0 becomes +0, so that leaves without entries may be left out.
-    """
+def _add_entries(columns, first, last, numbers, slots, sums):
+    """Add entries [first, last) of a column, a chain in each leaf, to sums f64[slots, K]."""
     width = numbers.shape[1]
-    sums[:] = 0.0
-    entry = columns.starts[column]
-    last = columns.starts[column + 1]
-    while entry < last:
-        leaf = leaves[columns.places[entry]]
-        while entry < last and leaves[columns.places[entry]] == leaf:
-            value = _value(columns.values, entry)
+    if width == 1 and columns.values.size == 0:
+        for entry in range(first, last):
             sample = columns.places[entry]
-            for k in range(width):
-                sums[leaf, k] += value * numbers[sample, k]
-            entry += 1
+            sums[slots[sample], 0] += numbers[sample, 0]
+        return
+    for entry in range(first, last):
+        sample = columns.places[entry]
+        value = _value(columns.values, entry)
         for k in range(width):
-            sums[leaf, k] += 0.0
+            sums[slots[sample], k] += value * numbers[sample, k]
 
 
 @inlined
-def _tree_sum(columns, entry, last, numbers, leaves, first, behind, sums, joints):
-    """(sum of a column over the leaves [first, behind) of a node, the entry after them), K = 1.
+def _fold(sums, first, size):
+    """The tree over the slots [first, first + size) of a node, in place; its root is at `first`."""
+    half = size // 2
+    while half:
+        for slot in range(first, first + half):
+            for k in range(sums.shape[1]):
+                sums[slot, k] += sums[slot + half, k]
+        half //= 2
 
-    Sparse columns have few entries, so only leaves that have some are added: +0 changes no sum.
-    Sums that wait stand on a stack; joints[i] tells where i and the one below it meet in the tree,
-    as the bits in which their leaves differ.
+
+@inlined
+def _root_of_16(s):
+    """The root of `_fold` over all of s f64[16, 1], its levels unrolled."""
+    a0 = s[0, 0] + s[8, 0]
+    a1 = s[1, 0] + s[9, 0]
+    a2 = s[2, 0] + s[10, 0]
+    a3 = s[3, 0] + s[11, 0]
+    a4 = s[4, 0] + s[12, 0]
+    a5 = s[5, 0] + s[13, 0]
+    a6 = s[6, 0] + s[14, 0]
+    a7 = s[7, 0] + s[15, 0]
+    return ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))
+
+
+@inlined
+def _slots_of(leaves, nodes, slots):
+    """The slot of each sample's leaf: inside a node the bits of its leaves' numbers reversed.
+
+    So neighbours in the tree are half a node apart, and a level of it is one loop over a run.
     """
-    depth = 0
-    before = 0
-    while entry < last and leaves[columns.places[entry]] < behind:
-        leaf = leaves[columns.places[entry]]
-        acc = 0.0
-        while entry < last and leaves[columns.places[entry]] == leaf:
-            acc += _value(columns.values, entry) * numbers[columns.places[entry], 0]
-            entry += 1
-        joint = (leaf - first) ^ before
-        before = leaf - first
-        # what meets below this leaf's joint is whole; of ascending leaves no two joints are alike
-        while depth > 1 and joints[depth - 1] < joint:
-            depth -= 1
-            sums[depth - 1] += sums[depth]
-        sums[depth] = acc + 0.0
-        joints[depth] = joint
-        depth += 1
-    while depth > 1:
-        depth -= 1
-        sums[depth - 1] += sums[depth]
-    return (sums[0] if depth else 0.0), entry
-
-
-@inlined
-def _fold(sums, first, size, width):
-    """The tree over sums[first : first + size], in place; its root is sums[first]."""
-    half = 1
-    while half < size:
-        for left in range(first, first + size, 2 * half):
-            for k in range(width):
-                sums[left, k] += sums[left + half, k]
-        half *= 2
+    total = nodes[-1, 0] + nodes[-1, 1] if nodes.shape[0] else 0
+    of_leaf = np.zeros(total, np.int32)
+    for node in range(nodes.shape[0]):
+        first = nodes[node, 0]
+        size = nodes[node, 1]
+        for leaf in range(size):
+            slot = 0
+            bit = 1
+            while bit < size:
+                slot = 2 * slot + (1 if leaf & bit else 0)
+                bit *= 2
+            of_leaf[first + leaf] = first + slot
+    for sample in range(leaves.size):
+        slots[sample] = of_leaf[leaves[sample]]
+    return total
 
 
 @parallel_kernel
@@ -135,25 +139,32 @@ def transposed_products(columns, numbers, leaves, nodes, out):
     """
     width = numbers.shape[1]
     count = columns.starts.size - 1
-    total = nodes[-1, 0] + nodes[-1, 1] if nodes.shape[0] else 0
+    slots = np.empty(leaves.size, np.int32)
+    total = _slots_of(leaves, nodes, slots)
+    whole = nodes.shape[0] == 1 and total == 16  # a single rank, and the leaves that are usual
     for task in prange((count + _COLUMNS - 1) // _COLUMNS):
         sums = np.empty((total, width))
-        waiting = np.empty(64)
-        joints = np.empty(64, np.int64)
         for column in range(task * _COLUMNS, min((task + 1) * _COLUMNS, count)):
-            entry = columns.starts[column]
+            first = columns.starts[column]
             last = columns.starts[column + 1]
-            if width == 1:
-                for node in range(nodes.shape[0]):
-                    first = nodes[node, 0]
-                    behind = first + nodes[node, 1]
-                    out[node, column], entry = _tree_sum(
-                        columns, entry, last, numbers, leaves, first, behind, waiting, joints
-                    )
+            if first == last:
+                out[:, column * width : column * width + width] = 0.0
                 continue
-            _leaf_sums(columns, column, numbers, leaves, sums)
+            if width == 1 and whole:
+                if last == first + 1:
+                    sample = columns.places[first]
+                    # of -0 the leaf's sum is +0
+                    out[0, column] = _value(columns.values, first) * numbers[sample, 0] + 0.0
+                    continue
+                for slot in range(16):
+                    sums[slot, 0] = 0.0
+                _add_entries(columns, first, last, numbers, slots, sums)
+                out[0, column] = _root_of_16(sums)
+                continue
+            sums[:] = 0.0
+            _add_entries(columns, first, last, numbers, slots, sums)
             for node in range(nodes.shape[0]):
-                _fold(sums, nodes[node, 0], nodes[node, 1], width)
+                _fold(sums, nodes[node, 0], nodes[node, 1])
                 for k in range(width):
                     out[node, column * width + k] = sums[nodes[node, 0], k]
 
@@ -201,6 +212,26 @@ def transposed(rows, starts, places, values):
             places[at] = i
             if values.size:
                 values[at] = rows.values[entry]
+
+
+@parallel_kernel
+def moved(x, share, y, out):
+    """out = x + share * y, for vectors f64[n]; out may be one of them.
+
+    Order: fl64(x + fl64(share * y)).
+    """
+    for i in prange(x.size):
+        out[i] = x[i] + share * y[i]
+
+
+@parallel_kernel
+def mean_and_pull(total, samples, penalty, weights, out):
+    """out = total / samples + penalty * weights, for vectors f64[n].
+
+    Order: fl64(fl64(total / samples) + fl64(penalty * weights)).
+    """
+    for i in prange(out.size):
+        out[i] = total[i] / samples + penalty[i] * weights[i]
 
 
 @parallel_kernel

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.errors import ConfigError
 from neocpu.core.floats import keep_subnormals
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -18,9 +19,11 @@ from neocpu.serve.scoring.rows import FaultCount
 from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.config.config import load as load_config
 from neocpu.train.config.config import loads
 from neocpu.train.fit.fitted import BLOCK, FILE, load
-from neocpu.train.run.fitting import measured
+from neocpu.train.fit.keys import FitKeys
+from neocpu.train.run.fitting import FitRun, drafted, folder_of, measured
 from neocpu.train.state.identity import with_schema
 from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import Tell, silent
@@ -109,6 +112,49 @@ class FitScorer:
         for first in range(0, dataset.rows, BLOCK):
             best.take(self.fitted.predict(dataset, first, min(first + BLOCK, dataset.rows)))
         return best.frame()
+
+
+def fit(
+    data: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path = "",
+    label: str = "",
+    positive: Sequence[str] = (),
+    test: Sequence[str | Path] = (),
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    **keys: object,
+) -> FitScorer:
+    """Fit a linear model by second-order steps, as `neocpu fit` does, and open it.
+
+    data : a config (`.toml`), or paths of a log: CSV, Parquet, libsvm, and what else `neocpu init`
+        reads.
+    out : folder of results ("": `fits/NAME`); resume : go on from the fit that is in it.
+    label, positive, test : of a log, as of `neocpu.init`. overrides : of keys of the config.
+    keys : of `neocpu.train.fit.keys.FitKeys`: method, loss, l2, cross, quadratic, tolerance, ….
+
+    Returns a `FitScorer`, whose `predict` and `evaluate` are as those of `neocpu.load`.
+
+    Raises ConfigError for keys that are none, or have no such value; DataError for data that cannot
+    be read or fitted; TrainingError where `out` has results already.
+    """
+    paths = [Path(data)] if isinstance(data, str | Path) else [Path(path) for path in data]
+    known = FitKeys.__dataclass_fields__
+    for name in keys:
+        if name not in known:
+            raise ConfigError(f"fit has no key {name!r}; its keys are {', '.join(known)}")
+    fit_keys = FitKeys(**keys)  # type: ignore[arg-type]
+    comm = SingleComm()
+    if paths[0].suffix == ".toml":
+        if len(paths) > 1 or label or positive or test:
+            raise ConfigError("a config stands alone: it names its data, label and test files")
+        config = load_config(paths[0], overrides)
+    else:
+        tests = [Path(path) for path in test]
+        config = drafted(paths, tests, overrides, comm, label=label, positive=positive)
+    folder = Path(out) if out else folder_of(paths[0])
+    FitRun(config, fit_keys, comm, folder, resume=resume).run()
+    return FitScorer(folder)
 
 
 def open_fit(path: Path, overrides: Sequence[str], comm: Comm) -> FitScorer | None:

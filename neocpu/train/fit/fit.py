@@ -74,7 +74,8 @@ class Fit:
             columns = columns_of(data, features, keys, self._leaves, comm)
         self._fitting = _fitting(data, columns, keys, labels, (comm, self._leaves))
         model = self._fitting.model
-        start = saved[1] if saved else FitState(model.start(keys.seed), min(keys.start, data.rows))
+        first = keys.first(data.rows, columns.width)
+        start = saved[1] if saved else FitState(model.start(keys.seed), first)
         self.state = start
         self.fitted = FittedModel(keys, columns, labels, start.weights, data.rows)
         self.finished = False
@@ -161,7 +162,8 @@ def _best_penalty(
     columns = columns_of(learnt, features, keys, leaves, comm)
     measured = columns.design(test, leaves, np.arange(held, dtype=np.int64), labels)
     fitting = _fitting(learnt, columns, keys.with_l2(PENALTIES[-1]), labels, (comm, leaves))
-    state = FitState(fitting.model.start(keys.seed), min(keys.start, learnt.rows))
+    first = keys.first(learnt.rows, columns.width)
+    state = FitState(fitting.model.start(keys.seed), first)
     sums = LeafSum(comm, leaves, 1)
     losses = {}
     for penalty in reversed(PENALTIES):

@@ -9,6 +9,7 @@ METHODS = ("dance", "lbfgs")
 PAIRS = ("multi", "full")
 CHOSEN = "auto"
 PENALTIES = (1.0, 4.0, 16.0, 64.0)  # that "auto" chooses among
+FIRST = 256  # samples of the first sample
 MOST_BITS = 30  # of hashed columns: their numbers are int32
 
 
@@ -24,8 +25,8 @@ class FitKeys:
     cross : pairs of features whose pairs of values have columns. quadratic : all pairs.
     tolerance : the gradient's length at the end, against that at the beginning (0: DANCE's own
         limit). pairs : of L-BFGS, on the overlap of samples ("multi") or all of one ("full").
-    start : samples of the first sample. most : steps, at most. seed : of the order of samples.
-        leaves : of the samples, a power of two.
+    start : samples of the first sample; 0: `FIRST`, or all where columns are more than samples.
+    most : steps, at most. seed : of the order of samples. leaves : of the samples, a power of two.
     """
 
     method: str = "dance"
@@ -38,7 +39,7 @@ class FitKeys:
     quadratic: bool = False
     tolerance: float = 1e-5
     pairs: str = "multi"
-    start: int = 256
+    start: int = 0
     most: int = 1000
     seed: int = 1
     leaves: int = 16
@@ -63,8 +64,12 @@ class FitKeys:
             raise ConfigError(f"bits {self.bits}: from 1 to {MOST_BITS}")
         if self.leaves < 1 or self.leaves & (self.leaves - 1):
             raise ConfigError(f"leaves {self.leaves}: a power of two")
-        if self.start < 1 or self.most < 1:
+        if self.start < 0 or self.most < 1:
             raise ConfigError("the first sample has a sample at least, and a fit one step")
+
+    def first(self, samples: int, columns: int) -> int:
+        """Samples of the first sample."""
+        return min(self.start or (samples if columns > samples else FIRST), samples)
 
     def with_l2(self, penalty: float) -> "FitKeys":
         """The same with another penalty."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.kernels.dense.design import inner_product
+from neocpu.kernels.dense.design import inner_product, mean_and_pull
 from neocpu.parallel.exchange.dense_reduction import DenseReduction
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.fit.design import F64, DesignMatrix, Leaves
@@ -89,9 +89,9 @@ class FitObjective:
         out[:, -1:] = self.design.sums(tape.loss[:, None], nodes)
         total = self._sums.total()
         self._spend(self.design.samples)
-        pulled = self.penalty * weights
-        value = float(total[-1]) / self.design.samples + 0.5 * inner_product(pulled, weights)
-        return Point(weights, value, total[:-1] / self.design.samples + pulled, tape)
+        pull = inner_product(self.penalty * weights, weights)
+        value = float(total[-1]) / self.design.samples + 0.5 * pull
+        return Point(weights, value, self._mean(total, weights), tape)
 
     def curved(self, point: Point, vector: F64) -> F64:
         """The Hessian at a point times a vector f64[P]. Collective, one exchange."""
@@ -99,4 +99,21 @@ class FitObjective:
         out[:, -1] = 0.0
         self.model.curved(self.design, point.weights, point.tape, vector, self._sums.nodes, out)
         self._spend(self.design.samples)
-        return self._sums.total()[:-1] / self.design.samples + self.penalty * vector
+        return self._mean(self._sums.total(), vector)
+
+    def diagonal(self, point: Point) -> F64:
+        """The diagonal of the Hessian at a point, f64[P]. Collective, one exchange.
+
+        As if no row had a column twice: of two values that share a hashed one, their product lacks.
+        """
+        out = self._sums.out
+        out[:, -1] = 0.0
+        self.model.diagonal(self.design, point.tape, self._sums.nodes, out)
+        self._spend(self.design.samples)
+        return self._mean(self._sums.total(), np.ones(self.penalty.size))
+
+    def _mean(self, total: F64, vector: F64) -> F64:
+        """The mean over samples of a total of P + 1 numbers, and the penalty times a vector."""
+        out = np.empty(self.penalty.size)
+        mean_and_pull(total[:-1], float(self.design.samples), self.penalty, vector, out)
+        return out

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.kernels.dense.design import moved
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.fit.design import F64, DesignMatrix, Leaves
 from neocpu.train.fit.linear import FitModel
@@ -134,8 +135,10 @@ def descended(
     slope : what the value must fall by for a step of size 1.
     """
     for trial in range(1, HALVINGS + 1):
-        moved = objective.at(point.weights - size * direction)
-        if moved.value <= point.value - size * slope + SLACK * abs(point.value):
-            return Descent(trial, size, moved)
+        weights = np.empty_like(direction)
+        moved(point.weights, -size, direction, weights)
+        after = objective.at(weights)
+        if after.value <= point.value - size * slope + SLACK * abs(point.value):
+            return Descent(trial, size, after)
         size *= 0.5
     return None

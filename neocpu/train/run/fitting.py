@@ -37,9 +37,16 @@ from neocpu.train.watch.results import Tell, silent, write_json
 SUMMARY = "fit.json"
 STEPS = "fit.jsonl"
 SAVE_SECONDS = 30.0  # from one checkpoint to the next
+LOOKED_AT = 10_000  # samples whose labels may look like classes
+CLASSES = 20  # distinct whole numbers that do, at most
 LINE_SECONDS = 1.0  # from one line on the screen to the next
 LOSS_OF = {"bce": "logistic", "mse": "squares"}  # of a config's `model.loss`
 MEASURED = ("valid", "test")
+
+
+def folder_of(source: Path) -> Path:
+    """Where a fit's results go whose folder nobody named."""
+    return Path("fits") / source.name.partition(".")[0]
 
 
 def named(keys: FitKeys, config: Config) -> FitKeys:
@@ -74,6 +81,7 @@ class FitRun:
             )
         # a fit holds its samples in memory: nobody reads ahead for it
         self.config = replace(config, readers=ReadersConfig())
+        self._guessed = not keys.loss
         self.keys = named(keys, config)
         self.comm = comm
         self.out = Path(out)
@@ -98,6 +106,8 @@ class FitRun:
                 self.comm,
                 (saved.fitted, saved.state) if saved else None,
             )
+            if self._guessed:
+                self._tell_classes(splits.datasets["train"])
             columns = fit.fitted.columns
             self._tell(
                 f"{splits.train_rows:,} samples, {columns.width:,} columns, "
@@ -107,6 +117,17 @@ class FitRun:
             self._data = splits.description()
             self._solve(fit, stop)
             return self._finish(fit, splits)
+
+    def _tell_classes(self, data: Dataset) -> None:
+        """Say where numbers that are fitted look like classes."""
+        if self.keys.loss != "squares" or self.comm.rank:
+            return
+        seen = np.unique(data.take(np.arange(min(data.rows, LOOKED_AT)), ()).labels)
+        if seen.size <= CLASSES and (seen == np.rint(seen)).all():
+            values = ", ".join(f"{value:g}" for value in seen)
+            self._tell(
+                f"note: the labels {values} are fitted as numbers; --loss softmax fits classes"
+            )
 
     def _open(self) -> SavedFit | None:
         """The folder's fit, if there is one. Raises TrainingError for one of other keys."""
@@ -241,18 +262,27 @@ def measured(
 
 
 def drafted(
-    data: Sequence[Path], test: Sequence[Path], overrides: Sequence[str], comm: Comm
+    data: Sequence[Path],
+    test: Sequence[Path],
+    overrides: Sequence[str],
+    comm: Comm,
+    *,
+    label: str = "",
+    positive: Sequence[str] = (),
 ) -> Config:
     """The config that `neocpu init` would write for a log, without writing it. Collective.
 
-    test : files to measure on; none: the log's last fifth is. Raises DataError and ConfigError.
+    test : files to measure on; none: the log's last fifth is. label, positive : as of `init`.
+    Raises DataError and ConfigError.
     """
     from neocpu.train.advice.write import Wishes, draft
 
     target = Path(data[0]).parent / "fit.toml"
 
+    wishes = Wishes(label=label, positive=positive, test=test)
+
     def work() -> bytes:
-        return draft(data, target, Wishes(test=test)).text.encode()
+        return draft(data, target, wishes).text.encode()
 
     text = comm.on_first_rank(work).decode()
     return configs.loads(text, str(data[0]), overrides, target.parent)

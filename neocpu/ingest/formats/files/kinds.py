@@ -28,7 +28,10 @@ NUMBER = rb"[-+]?(?:\d++\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?+"
 LIBSVM = re.compile(
     rb"%(n)s(?:,%(n)s)*(?:\s+qid:\d+)?(?P<pairs>(?:\s+\d+:%(n)s)*)\s*(?:#.*)?" % {b"n": NUMBER}
 )
+# rows to be scored; a line of 12:30 is a time, so one of them must have two pairs
+UNLABELLED = re.compile(rb"(?:\d+:%(n)s(?P<pairs>(?:\s+\d+:%(n)s)*))?\s*(?:#.*)?" % {b"n": NUMBER})
 LIBFFM = re.compile(rb"%(n)s(?P<pairs>(?:\s+\d+:\d+:%(n)s)*)\s*" % {b"n": NUMBER})
+FEW = 50  # lines, of which one may be wrong
 PANDAS = "as with polars' write_parquet or pandas' to_parquet"
 
 
@@ -168,8 +171,11 @@ def text_kind(head: bytes) -> str:
     lines = start.splitlines()
     # the last one may be cut
     lines = lines[:-1] if len(lines) > 1 else lines
-    for kind, pattern in (("libffm", LIBFFM), ("libsvm", LIBSVM)):
-        matches = [pattern.fullmatch(line) for line in lines if line.strip()]
-        if matches and all(matches) and any(match and match["pairs"] for match in matches):
+    lines = [line.strip() for line in lines if line.strip() and not line.startswith(b"#")]
+    for kind, pattern in (("libffm", LIBFFM), ("libsvm", LIBSVM), ("libsvm", UNLABELLED)):
+        matches = [pattern.fullmatch(line) for line in lines]
+        # whoever reads the file says what is wrong with a few lines among many
+        wrong = matches.count(None)
+        if wrong * FEW <= len(lines) and any(match and match["pairs"] for match in matches):
             return kind
     return "text"

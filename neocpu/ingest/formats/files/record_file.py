@@ -160,16 +160,20 @@ def _texts(dtype: pl.DataType) -> pl.DataType:
     return pl.List(pl.String()) if empty else dtype
 
 
-def line_rows(path: Path, parse: Callable[[str], Record]) -> Iterator[tuple[Rows, int]]:
+def line_rows(
+    path: Path, parse: Callable[[str], Record], comment: str = "\n"
+) -> Iterator[tuple[Rows, int]]:
     """The rows of a text with one record a line; empty lines are none.
 
-    parse : makes a record of a line, or raises NoRecordError.
+    parse : makes a record of a line, or raises NoRecordError. comment : lines that begin with it
+    are no rows either.
     """
     blocks = text_blocks(path)
     try:
         for block in blocks:
             lines = block.text.tobytes().decode("utf-8", "replace").split("\n")
-            yield [_parsed(line, parse) for line in lines if line.strip()], block.done
+            rows = [line for line in lines if line.strip() and not line.startswith(comment)]
+            yield [_parsed(line, parse) for line in rows], block.done
     finally:
         blocks.close()
 

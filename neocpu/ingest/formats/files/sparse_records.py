@@ -1,6 +1,7 @@
 """How do the sparse rows of libsvm and libffm become columns?
 
     1 3:0.5 7:1            libsvm: label "1", features "3:0.5 7"; feature_3 "0.5", feature_7 "1"
+    3:0.5 7:1              the same without a label, to be scored
     0 1:23:1 2:5:0.3       libffm: label "0", field_1 "23", field_2 "5:0.3"
 
 A list of weighted items is text: items are separated by a blank, an item from its weight by a
@@ -37,11 +38,11 @@ def item(code: str, weight: str) -> str:
 
 
 def _cut(line: str) -> tuple[Record, list[str]]:
-    """The label of a line, and its other words."""
-    label, *words = line.split("#", 1)[0].split() or [""]
-    if ":" in label:
-        raise NoRecordError("does not begin with a label")
-    record: Record = {"label": label.removeprefix("+")}
+    """The label of a line, where it has one, and its other words."""
+    words = line.split("#", 1)[0].split()
+    record: Record = {}
+    if words and ":" not in words[0]:
+        record["label"] = words.pop(0).removeprefix("+")
     if words and words[0].startswith("qid:"):
         record["qid"] = words.pop(0)[4:]
     return record, words
@@ -111,7 +112,7 @@ class LibFfm(SparseRecords):
 
     def parsed(self) -> Iterator[tuple[Rows, int]]:
         """The rows of the file, piece by piece, and the bytes read so far."""
-        return line_rows(self.path, parse_libffm)
+        return line_rows(self.path, parse_libffm, "#")
 
 
 class LibSvm(SparseRecords):
@@ -123,7 +124,7 @@ class LibSvm(SparseRecords):
         self.types |= _lacking(wanted, "feature")
         dense = sorted((name for name in self.types if "_" in name), key=_by_number)
         self._absent = dict.fromkeys(dense, "0")
-        rows = self._filled.get("label", 0)
+        rows = max(self._filled.get(name, 0) for name in ("label", FEATURES))
         there = sum(self._filled.get(name, 0) for name in dense)
         narrow = 0 < len(dense) <= DENSE and there >= FILLED * rows * len(dense)
         self.offered = [name for name in self.types if "_" not in name and name != FEATURES]
@@ -136,4 +137,4 @@ class LibSvm(SparseRecords):
 
     def parsed(self) -> Iterator[tuple[Rows, int]]:
         """The rows of the file, piece by piece, and the bytes read so far."""
-        return line_rows(self.path, parse_libsvm)
+        return line_rows(self.path, parse_libsvm, "#")

@@ -55,6 +55,16 @@ def transposed(rows, starts, places, values):
         values[:] = value[order]
 
 
+def moved(x, share, y, out):
+    """out = x + share * y; see `kernels.dense.design.moved`."""
+    out[:] = x + share * y
+
+
+def mean_and_pull(total, samples, penalty, weights, out):
+    """out = total / samples + penalty * weights; see `kernels.dense.design.mean_and_pull`."""
+    out[:] = total / samples + penalty * weights
+
+
 def block_products(x, y, out):
     """Inner products of blocks; see `kernels.dense.design.block_products`."""
     padded = np.zeros((out.size, 512, 8))
