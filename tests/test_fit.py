@@ -185,25 +185,6 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(method, problem, tmp_pa
     assert (again["digest"], again["steps"]) == (whole, summary["steps"])
 
 
-@pytest.mark.parametrize("loss", ["squared_hinge", "softmax"])
-def test_the_diagonal_is_that_of_the_hessian(loss):
-    rng = np.random.default_rng(3)
-    outputs = 3 if loss == "softmax" else 1
-    places = np.tile(np.array([0, 1, 1, 2, 0, 2], np.int32), 4)
-    rows = SparseLines(np.arange(0, 25, 2), places, rng.normal(size=24))
-    leaves = Leaves(0, 1, 4)
-    _, ends = leaves.rows(12, 0, 12)
-    labels = rng.integers(0, max(outputs, 2), 12).astype(float)
-    design = DesignMatrix(rows, rng.normal(size=(12, 2)), labels, 3, ends, 12)
-    model = LinearScores(LOSSES[loss], 5, outputs)
-    fitting = Fitting(model, design, model.penalised(False), Goal(0.1, 0.0), SingleComm(), leaves)
-    objective = fitting.objective(0, 12)
-    point = objective.at(rng.normal(size=5 * outputs))
-    units = np.eye(5 * outputs)
-    expected = [objective.curved(point, unit)[i] for i, unit in enumerate(units)]
-    assert objective.diagonal(point) == pytest.approx(expected, rel=1e-12)
-
-
 def test_the_first_sample_is_all_where_columns_are_more():
     assert [FitKeys().first(1000, columns) for columns in (1000, 1001)] == [256, 1000]
     assert FitKeys(start=20).first(1000, 1001) == 20

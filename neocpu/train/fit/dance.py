@@ -9,12 +9,10 @@
 
 A sample of n tells the expected loss to about V_n, so a small one is not minimised further than
 that, and the next, larger one begins near its own minimum. c is such that the last penalty, c V_N,
-is the one that was asked for. What is ours: the diagonal of H is the preconditioner of conjugate
-gradients, as frequent values have columns of far more curvature than rare ones; the first sample is
-all of them where they are fewer than the columns, since a small one tells nothing of most columns;
-the last sample may be minimised to a tolerance of one's own; a step that does not lower R_n is
-halved; and where the loss is not convex, conjugate gradients end at the first direction of negative
-curvature, and the step goes as far as they came.
+is the one that was asked for. What is ours: the first sample is all of them where columns are more,
+since a small one tells nothing of most columns; the last sample may be minimised to a tolerance of
+one's own; a step that does not lower R_n is halved; and where the loss is not convex, conjugate
+gradients end at the first direction of negative curvature, and the step goes as far as they came.
 """
 
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ import numpy as np
 
 from neocpu.kernels.dense.design import inner_product, moved
 from neocpu.train.fit.design import F64
-from neocpu.train.fit.objective import FitObjective, Point, length
+from neocpu.train.fit.objective import FitObjective, Point
 from neocpu.train.fit.solving import FitState, FitStep, Fitting, descended
 
 FORCING = 0.05  # of the gradient: the residual that conjugate gradients leave
@@ -63,17 +61,11 @@ def dance(fitting: Fitting, state: FitState) -> Iterator[FitStep]:
 
 
 def newton_step(objective: FitObjective, point: Point) -> NewtonStep:
-    """Conjugate gradients on H v = gradient, from 0, preconditioned by H's diagonal. Collective,
-    one exchange a product, and one for the diagonal.
-    """
-    diagonal = objective.diagonal(point)
-    # a free constant of samples that are all right by a margin has no curvature
-    diagonal[diagonal <= 0.0] = 1.0
+    """Conjugate gradients on H v = gradient, from 0. Collective, one exchange a product."""
     v = np.zeros_like(point.gradient)
     residual = point.gradient.copy()
-    scaled = residual / diagonal
-    p = scaled.copy()
-    rho = inner_product(residual, scaled)
+    p = residual.copy()
+    rho = inner_product(residual, residual)
     limit = FORCING * point.steepness
     for product in range(1, MOST_PRODUCTS + 1):
         curved = objective.curved(point, p)
@@ -86,11 +78,10 @@ def newton_step(objective: FitObjective, point: Point) -> NewtonStep:
         share = rho / bend
         moved(v, share, p, v)
         moved(residual, -share, curved, residual)
-        if length(residual) <= limit:
+        following = inner_product(residual, residual)
+        if np.sqrt(following) <= limit:
             break
-        np.divide(residual, diagonal, out=scaled)
-        following = inner_product(residual, scaled)
-        moved(scaled, following / rho, p, p)
+        moved(residual, following / rho, p, p)
         rho = following
     return NewtonStep(v, _size(v, point.gradient, residual), product)
 

@@ -7,7 +7,7 @@ travels. Within a leaf positions ascend (docs/arithmetic.md §16).
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
@@ -114,19 +114,13 @@ class DesignMatrix:
         return np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
 
     @cached_property
-    def squared(self) -> "DesignMatrix":
-        """The same with the square of each number."""
-        rows = self.rows._replace(values=self.rows.values * self.rows.values)
-        squared = replace(self, rows=rows, dense=self.dense * self.dense)
-        columns = self.columns
-        # its places are the same: they are not sorted again
-        squared.__dict__["columns"] = columns._replace(values=columns.values * columns.values)
-        return squared
-
-    @cached_property
     def norms(self) -> F64:
         """The square of each row's length, f64[n]."""
-        return self.squared.times(np.ones((self.width, 1)))[:, 0]
+        values = self.rows.values if self.rows.values.size else np.ones(self.rows.places.size)
+        squares = SparseLines(self.rows.starts, self.rows.places, values * values)
+        out = np.empty((self.labels.size, 1))
+        kernels.products(squares, self.dense * self.dense, np.ones((self.width, 1)), out)
+        return out[:, 0]
 
     def times(self, weights: F64) -> F64:
         """X weights f64[width, K]: f64[n, K]."""

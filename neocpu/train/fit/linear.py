@@ -52,9 +52,6 @@ class FitModel(Protocol):
     ) -> None:
         """Sums of the Hessians of samples times a vector f64[P]."""
 
-    def diagonal(self, design: DesignMatrix, tape: Tape, nodes: Ints, out: F64) -> None:
-        """Sums of the diagonals of the Hessians of samples."""
-
     def along(self, design: DesignMatrix, weights: F64, tape: Tape, vector: F64) -> F64:
         """The gradient of each sample times a vector, f64[n]."""
 
@@ -108,10 +105,6 @@ class LinearScores:
         """Sums of the Hessians of samples times a vector."""
         moved = design.times(vector.reshape(self.width, self.outputs))
         design.transposed_times(self.loss.curved(tape.curvature, moved), nodes, out)
-
-    def diagonal(self, design: DesignMatrix, tape: Tape, nodes: Ints, out: F64) -> None:
-        """Sums of the diagonals of the Hessians of samples."""
-        design.squared.transposed_times(self.loss.diagonal(tape.curvature), nodes, out)
 
     def along(self, design: DesignMatrix, weights: F64, tape: Tape, vector: F64) -> F64:
         """The gradient of each sample times a vector."""

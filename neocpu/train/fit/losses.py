@@ -25,10 +25,6 @@ class Loss:
     name: str
     coupled: bool = False
 
-    def diagonal(self, curvature: F64) -> F64:
-        """The second derivative of the loss in each score, f64[n, K]."""
-        return curvature * (1.0 - curvature) if self.coupled else curvature
-
     def curved(self, curvature: F64, moved: F64) -> F64:
         """The change f64[n, K] of slopes where scores move by f64[n, K]."""
         if not self.coupled:

@@ -101,17 +101,6 @@ class FitObjective:
         self._spend(self.design.samples)
         return self._mean(self._sums.total(), vector)
 
-    def diagonal(self, point: Point) -> F64:
-        """The diagonal of the Hessian at a point, f64[P]. Collective, one exchange.
-
-        As if no row had a column twice: of two values that share a hashed one, their product lacks.
-        """
-        out = self._sums.out
-        out[:, -1] = 0.0
-        self.model.diagonal(self.design, point.tape, self._sums.nodes, out)
-        self._spend(self.design.samples)
-        return self._mean(self._sums.total(), np.ones(self.penalty.size))
-
     def _mean(self, total: F64, vector: F64) -> F64:
         """The mean over samples of a total of P + 1 numbers, and the penalty times a vector."""
         out = np.empty(self.penalty.size)
