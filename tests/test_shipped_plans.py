@@ -29,3 +29,11 @@ def test_a_model_has_a_plan_on_a_machine_or_it_is_said_what_to_buy(
         assert ": fits, a step takes" in outcome.output
     else:
         assert outcome.output.splitlines()[1].startswith("a step takes")
+
+
+@pytest.mark.long(period=7)
+def test_model_f_is_cut_near_the_bound() -> None:
+    """Its tables take all of the DDR: fillings must try blocks without caches first as well."""
+    words = ["neo-f", "--machine", "zionex", "--ranks", "128", "--set", "memory.placement=auto"]
+    line = CliRunner().invoke(command, words).output.splitlines()[1]
+    assert line.startswith("a step takes 1.94 ms") and "within 13.0 %" in line

@@ -108,14 +108,18 @@ class Filler:
             parts = parts[:: max(1, len(parts) - 1)]
             targets = TARGETS[::2]
         for across in parts:
-            blocks = self._blocks(choice, across)
-            for target in targets:
-                filling = self._filled(choice, blocks, target)
-                if filling is not None:
-                    yield filling
-                elif np.isinf(target):
-                    # a target only leaves less room; narrower blocks have smaller buffers
-                    break
+            large_first = self._blocks(choice, across)
+            # rows in one memory fill what those in two leave of it, or the other way round
+            caches_first = sorted(large_first, key=lambda block: -(block.row_bytes > 0).sum())
+            same = all(a is b for a, b in zip(large_first, caches_first))
+            for blocks in (large_first,) if same else (caches_first, large_first):
+                for target in targets:
+                    filling = self._filled(choice, blocks, target)
+                    if filling is not None:
+                        yield filling
+                    elif np.isinf(target):
+                        # a target only leaves less room; narrower blocks have smaller buffers
+                        break
 
     def stays(self, choice: Ints) -> Flags:
         """Tables that stay as their candidates have them, bool[tables]."""
@@ -123,7 +127,7 @@ class Filler:
         return copied | ~self.free
 
     def _blocks(self, choice: Ints, across: int) -> list[ColumnBlock]:
-        """Blocks of columns of tables that may be cut, in several memories and large ones first."""
+        """Blocks of columns of the tables that may be cut, the largest first."""
         options = self.options
         movable = np.flatnonzero(~self.stays(choice))
         fill = options.bytes[choice][:, self.limited] / self.mean
@@ -153,9 +157,7 @@ class Filler:
         least = np.maximum(sizes[0] - more * heights[0][:, None], 0.0)
         size = least + more * rows[:, None]
         weight = (size / self.mean).max(axis=1, initial=0.0)
-        # rows in one memory fill what those in two leave of it
-        memories = (more > 0).sum(axis=1)
-        order = np.lexsort((-slope * rows, -weight, -memories))
+        order = np.lexsort((-slope * rows, -weight))
         return [
             ColumnBlock(
                 table=entries[i][0],
