@@ -6,13 +6,16 @@ from click.testing import CliRunner
 from test_fit import derivatives
 
 from neocpu.cli.init import init
+from neocpu.cli.report import report
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.config import config as configs
 from neocpu.train.fit.fit import fitted
 from neocpu.train.fit.keys import CHOSEN, PENALTIES, FitKeys
+from neocpu.train.run.trainer import Trainer
 from neocpu.train.run.verdict import behind, of_baseline
 from neocpu.train.watch.results import silent
+from tests.small_run import config_of, write_log
 
 CONFIG = """
 [data]
@@ -138,3 +141,20 @@ def test_init_says_what_a_model_has_to_beat(opened, tmp_path):
     shown = CliRunner().invoke(init, words)
     assert shown.exit_code == 0, shown.output
     assert "test: logistic regression on the same rows, fitted to 480 rows: logloss" in shown.output
+
+
+def test_a_report_fits_a_baseline_beside_a_run_that_has_none(tmp_path):
+    log = write_log(tmp_path / "log.h5")
+    folder = tmp_path / "run"
+    Trainer(config_of(log, "training.steps=2"), None, folder).run()
+    page = tmp_path / "page.html"
+    words = [str(folder), "--out", str(page), "--force"]
+    assert CliRunner().invoke(report, words).exit_code == 0
+    assert "Beside a linear model" not in page.read_text()
+    shown = CliRunner().invoke(report, [*words, "--baseline"])
+    assert shown.exit_code == 0, shown.output
+    assert "Beside a linear model" in page.read_text()
+    log.unlink()
+    shown = CliRunner().invoke(report, [*words, "--baseline"])
+    assert shown.exit_code == 0
+    assert "run: no baseline: " in shown.output and "log.h5" in shown.output
