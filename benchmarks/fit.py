@@ -35,6 +35,9 @@ from neocpu.train.watch.results import silent
 
 GAP = 1e-6
 TOLERANCES = tuple(10.0**-digits for digits in range(1, 11))
+# Vowpal Wabbit's numbers of the namespace "f" and of the constant, before the mask of its bits.
+VOWPAL_SPACE = 728008763
+VOWPAL_CONSTANT = 11650396
 F64 = np.ndarray
 Run = Callable[[float], F64]  # tolerance -> weights
 
@@ -128,7 +131,41 @@ def scikit(matrix: Any, labels: F64, l2: float, solver: str) -> Run:
     return run
 
 
-def compare(path: Path, rows: int, bits: int, l2: float, rounds: int) -> None:
+def vowpal(matrix: Any, labels: F64, l2: float, folder: Path) -> Run:
+    """Vowpal Wabbit's L-BFGS, from its text file, which it turns into its cache, to weights (fp32).
+
+    Whole numbers are names of features that it does not hash: no two have one weight.
+    """
+    from vowpalwabbit import Workspace
+
+    path = folder / "samples.vw"
+    with open(path, "w") as file:
+        for row, label in enumerate(labels):
+            entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
+            pairs = zip(matrix.indices[entries], matrix.data[entries], strict=True)
+            text = " ".join(f"{column}:{value:.9g}" for column, value in pairs)
+            file.write(f"{1 if label else -1} |f {text}\n")
+    columns = matrix.shape[1]
+    bits = int(columns).bit_length()
+    while (VOWPAL_CONSTANT - VOWPAL_SPACE) % (1 << bits) < columns:
+        bits += 1
+    places = (VOWPAL_SPACE + np.arange(columns)) % (1 << bits)
+    places = np.append(places, VOWPAL_CONSTANT % (1 << bits)).tolist()
+
+    def run(tolerance: float) -> F64:
+        model = Workspace(
+            f"--data {path} --cache_file {path}.cache --kill_cache --passes 1000 --bfgs "
+            f"--loss_function logistic --l2 {l2:g} --no_bias_regularization --holdout_off "
+            f"--termination {tolerance:g} --bit_precision {bits} --quiet"
+        )
+        weights = np.array([model.get_weight(place) for place in places])
+        model.finish()
+        return weights
+
+    return run
+
+
+def compare(path: Path, rows: int, bits: int, l2: float, rounds: int, folder: Path) -> None:
     """Times to a gap of `GAP` on the first rows of a log."""
     data, features = train_data(path, whole=True)
     data = data.part(0, min(rows, data.rows))
@@ -147,6 +184,7 @@ def compare(path: Path, rows: int, bits: int, l2: float, rounds: int) -> None:
     runs = {f"neocpu {method}": ours(data, features, keys, method) for method in METHODS}
     for solver in ("lbfgs", "newton-cg", "liblinear", "saga"):
         runs[f"scikit-learn {solver}"] = scikit(matrix, labels, l2, solver)
+    runs["Vowpal Wabbit bfgs"] = vowpal(matrix, labels, l2, folder)
     chosen = {}
     for name, run in runs.items():
         for tolerance in TOLERANCES:
@@ -187,7 +225,8 @@ def main() -> None:
     for path in asked.yardsticks:
         yardstick(path)
     if asked.log:
-        compare(asked.log, asked.rows, asked.bits, asked.l2, asked.rounds)
+        with tempfile.TemporaryDirectory() as folder:
+            compare(asked.log, asked.rows, asked.bits, asked.l2, asked.rounds, Path(folder))
 
 
 if __name__ == "__main__":

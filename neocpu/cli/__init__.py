@@ -174,9 +174,11 @@ def check_words(words: Iterable[str]) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Exit status of one command. Raises ConfigError for a command line that is wrong."""
-    check_words(sys.argv[1:] if arguments is None else arguments)
-    with suppress(FileNotFoundError):  # a folder that is gone, which whoever needs it tells
-        check_words([os.getcwd()])
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] != ["data"]:  # whose commands only open and show files
+        check_words(words)
+        with suppress(FileNotFoundError):  # a folder that is gone, which whoever needs it tells
+            check_words([os.getcwd()])
     try:
         return cli.main(arguments, prog_name="neocpu", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:
