@@ -327,6 +327,11 @@ def test_names_that_are_not_text_are_shown(tmp_path):
         assert (done.returncode == 0) == (words[-1] != source), ascii(done.stderr)
 
 
+def test_names_that_are_not_text_are_refused_where_texts_hold_them():
+    with pytest.raises(ConfigError, match=r"'runs/.udcff' is not UTF-8 text"):
+        run(["train", "tiny", "--out", "runs/\udcff"])
+
+
 @pytest.mark.parametrize("command", ["convert", "generate"])
 def test_a_command_that_is_stopped_leaves_nothing_and_says_so(log, tmp_path, command):
     """The signal comes in the middle: when progress is shown first."""
