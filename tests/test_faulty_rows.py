@@ -136,10 +136,12 @@ def test_python_gives_a_prediction_for_every_row(
         np.testing.assert_array_equal(model.predict(bad), gone)
     with pytest.warns(UserWarning, match=r"bad\.csv, line 9, column price"):
         np.testing.assert_array_equal(model.predict(tmp_path / "bad.csv"), gone)
-    with pytest.warns(UserWarning, match="60 rows have no score"):
+    with pytest.warns(UserWarning, match="60 rows have no score") as scored:
         assert np.isnan(model.predict(bad.with_columns(price=pl.lit("?")))).all()
-    with pytest.warns(UserWarning, match="1 faulty rows are left out"):
+    with pytest.warns(UserWarning, match="1 faulty rows are left out") as warned:
         assert model.evaluate(bad.with_columns(sold=frame["sold"]))["samples"] == ROWS - 1
+    assert {warning.filename for warning in warned} == {__file__}, "the line that asked"
+    assert {warning.filename for warning in scored} == {__file__}
     strict = neocpu.load(run, ["data.on_error=fail"])
     for data in (bad, tmp_path / "bad.csv"):
         with pytest.raises(DataError, match=r"cannot be used.*column price.*data\.on_error=skip"):

@@ -28,6 +28,8 @@ from neocpu.tables.hdf5.disk import put_bytes
 from neocpu.tables.hdf5.draft import Draft
 from neocpu.tables.storage.leftovers import part_of, remove_parts
 
+COPY = 1 << 20  # elements copied at a time from a part file
+
 
 class PartFile:
     """A column on its way: an append-only file of one dtype, little-endian."""
@@ -82,9 +84,6 @@ class PartFolder:
         for part in self._parts:
             part.delete()
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-COPY = 1 << 20  # elements copied at a time from a part file
 
 
 def compression_options(compress: str) -> dict[str, object]:

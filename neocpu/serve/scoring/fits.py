@@ -1,6 +1,5 @@
 """How does a model of `neocpu fit` score logs? As a trained one: the same files and messages."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.serve.scoring.logs import GivenLogs
 from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
-from neocpu.serve.scoring.rows import FaultCount
 from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.checkpoint.folder import checkpoints
@@ -80,15 +78,7 @@ class FitScorer:
 
         data, errors, and rows that cannot be read: as of `Model.predict`.
         """
-        faults = FaultCount()
-        scores = [np.empty(0, np.float32)]
-        for block in self.logs.rows(data):
-            faults.add(block.faults)
-            scores.append(block.scores(self.predictions(block.dataset)))
-        for text in (str(faults), self.unseen.message()):
-            if text:
-                warnings.warn(text, stacklevel=2)
-        return np.concatenate(scores)
+        return self.logs.scores(data, self.predictions, self.unseen, stacklevel=3)
 
     def evaluate(
         self, data: object, group: str = "", at: Sequence[int] = ()
@@ -159,8 +149,8 @@ def fit(
 
 def open_fit(path: Path, overrides: Sequence[str], comm: Comm) -> FitScorer | None:
     """The fit that a path names; None: it names a run, or a checkpoint. Collective."""
-    found = comm.on_first_rank(lambda: str(fit_file(path) or "").encode()).decode()
-    return FitScorer(found, overrides, comm) if found else None
+    file = comm.on_first_rank(lambda: str(fit_file(path) or "").encode()).decode()
+    return FitScorer(file, overrides, comm) if file else None
 
 
 def fit_file(path: Path) -> Path | None:

@@ -1,11 +1,14 @@
 """How does a model in memory read what it is given, tables in memory, raw logs, converted files?"""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.presets import log_path
@@ -16,7 +19,8 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.serve.scoring.frames import is_paths
 from neocpu.serve.scoring.groups import column_grouping
 from neocpu.serve.scoring.keys import key_columns, raw_frame
-from neocpu.serve.scoring.rows import ScoredBlock, file_rows, parsed_rows
+from neocpu.serve.scoring.rows import FaultCount, ScoredBlock, file_rows, parsed_rows
+from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.before.datasets import open_paths
 from neocpu.train.run.evaluate import Grouping
@@ -46,6 +50,29 @@ class GivenLogs:
             return file_rows(_files(data), self._values)
         schema = self._values.schema.without_labels()
         return iter((parsed_rows(parse_frame(as_frame(data), schema), schema, self._values),))
+
+    def scores(
+        self,
+        data: object,
+        predictions: Callable[[Dataset], NDArray[np.float32]],
+        unseen: UnseenValues,
+        stacklevel: int,
+    ) -> NDArray[np.float32]:
+        """Scores f32[n] of all rows, in order.
+
+        predictions : f32[n] of a block's samples, which `unseen` then knows. stacklevel : of the
+        warnings, of rows that cannot be read and of values that the model never saw.
+        """
+        faults = FaultCount()
+        # np.concatenate takes no empty list, and there may be no rows
+        scores = [np.empty(0, np.float32)]
+        for block in self.rows(data):
+            faults.add(block.faults)
+            scores.append(block.scores(predictions(block.dataset)))
+        for text in (str(faults), unseen.message()):
+            if text:
+                warnings.warn(text, stacklevel=stacklevel)
+        return np.concatenate(scores)
 
     def frame(self, data: object, keys: Sequence[str] = (), header: bool = False) -> "pl.DataFrame":
         """A table in memory or raw files as a frame: columns that the model reads, and keys.
@@ -79,7 +106,7 @@ class GivenLogs:
             dataset = block.dataset
             skipped = len(block.faults)
         if skipped:
-            warnings.warn(f"{skipped:,} faulty rows are left out", stacklevel=5)
+            warnings.warn(f"{skipped:,} faulty rows are left out", stacklevel=4)
         return dataset
 
     def grouping(

@@ -20,7 +20,6 @@ from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.serve.scoring.importance import Importance, importances
 from neocpu.serve.scoring.logs import GivenLogs
 from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
-from neocpu.serve.scoring.rows import FaultCount
 from neocpu.serve.scoring.unseen import LearntRows, UnseenValues
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -70,16 +69,7 @@ class LocalScorer:
 
     def predict(self, data: object) -> NDArray[np.float32]:
         """Predictions f32[n] of all samples, in order; `data` as for `Model.predict`."""
-        faults = FaultCount()
-        # np.concatenate takes no empty list, and there may be no rows
-        scores = [np.empty(0, np.float32)]
-        for block in self.logs.rows(data):
-            faults.add(block.faults)
-            scores.append(block.scores(self._predict(block.dataset)))
-        for text in (str(faults), self._unseen.message()):
-            if text:
-                warnings.warn(text, stacklevel=3)
-        return np.concatenate(scores)
+        return self.logs.scores(data, self._predict, self._unseen, stacklevel=4)
 
     def _predict(self, dataset: Dataset) -> NDArray[np.float32]:
         """Predictions f32[n] of samples, in order."""
