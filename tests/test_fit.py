@@ -29,7 +29,7 @@ from neocpu.train.fit.keys import METHODS, FitKeys
 from neocpu.train.fit.linear import LinearScores
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.solving import Fitting, Goal
-from neocpu.train.run.fitting import FitRun, drafted
+from neocpu.train.run.fitting import FitRun, config_of
 from neocpu.train.step.schedule import Stopped
 
 SAMPLES, WIDTH = 300, 24
@@ -58,7 +58,7 @@ def libsvm(path, items, values, labels):
 
 def run(path, keys, comm=None, **options):
     comm = comm or SingleComm()
-    config = drafted([path], [], ["data.split=[]"], comm)
+    config = config_of([path], [], ["data.split=[]"], comm)
     return FitRun(config, keys, comm, path.parent / "out", **options).run()
 
 

@@ -26,7 +26,7 @@ FILE = LogPath(path_type=Path)
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What a log's columns and files are to a fit, as of `drafted`."""
+    """What a log's columns and files are to a fit, as of `config_of`."""
 
     label: str = ""
     positive: tuple[str, ...] = ()
@@ -178,20 +178,12 @@ def fit(
     neocpu fit a1a.txt --set data.split=[] --ranks 4
     """
     keys = FitKeys(**{**choices.numbers(), **crosses.columns()})  # type: ignore[arg-type]
-    is_config = source[0].suffix == ".toml"
-    if is_config and (len(source) > 1 or log != LogOptions()):
-        raise click.UsageError("a CONFIG stands alone: it names its data, and what is measured")
     launch.start()
     with held_signals():
         comm = launch.comm()
-        from neocpu.train.config import config as configs
-        from neocpu.train.run.fitting import FitRun, drafted, folder_of
+        from neocpu.train.run.fitting import FitRun, config_of, folder_of
 
-        config = (
-            configs.load(source[0], overrides)
-            if is_config
-            else drafted(source, overrides=overrides, comm=comm, **vars(log))
-        )
+        config = config_of(source, overrides=overrides, comm=comm, **vars(log))
         folder = folder or folder_of(source[0])
         tell = partial(click.echo, err=True)
         summary = FitRun(config, keys, comm, folder, resume=resume, tell=tell).run()

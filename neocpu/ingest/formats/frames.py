@@ -7,10 +7,10 @@ by side, without delimiters, for the parser that reads files. So codes, numbers 
 of the same rows in a file, whatever characters a text has.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import polars as pl
@@ -33,6 +33,15 @@ POLARS_ERRORS = (
     pl.exceptions.PanicException,
     *(OSError, RuntimeError, ValueError, ArithmeticError, LookupError, MemoryError, TypeError),
 )
+
+
+def is_paths(data: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
+    """Are data given as files: a path, or a list of paths?"""
+    if isinstance(data, str | Path):
+        return True
+    if not isinstance(data, list | tuple) or not data:
+        return False
+    return all(isinstance(path, str | Path) for path in data)
 
 
 def as_frame(data: Any) -> pl.DataFrame:

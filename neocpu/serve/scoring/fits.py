@@ -1,6 +1,7 @@
 """How does a model of `neocpu fit` score logs? As a trained one: the same files and messages."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,18 +11,19 @@ from numpy.typing import NDArray
 from neocpu.core.errors import ConfigError
 from neocpu.core.floats import keep_subnormals
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.formats.frames import is_paths
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.serve.scoring.logs import GivenLogs
 from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
 from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
-from neocpu.train.checkpoint.folder import checkpoints
-from neocpu.train.config.config import load as load_config
+from neocpu.train.advice.write import first_name, log_of
 from neocpu.train.config.config import loads
-from neocpu.train.fit.fitted import BLOCK, FILE, load
-from neocpu.train.fit.keys import FitKeys
-from neocpu.train.run.fitting import FitRun, drafted, folder_of, measured
+from neocpu.train.fit.fitted import BLOCK, load
+from neocpu.train.fit.keys import FILE, FitKeys
+from neocpu.train.run.fitting import FitRun, config_of, folder_of, measured
+from neocpu.train.run.folder import RunLock, fit_file
 from neocpu.train.state.identity import with_schema
 from neocpu.train.watch.metrics import Metrics
 from neocpu.train.watch.results import Tell, silent
@@ -105,20 +107,21 @@ class FitScorer:
 
 
 def fit(
-    data: str | Path | Sequence[str | Path],
+    data: object,
     *,
     out: str | Path = "",
     label: str = "",
     positive: Sequence[str] = (),
-    test: Sequence[str | Path] = (),
+    test: str | Path | Sequence[str | Path] = (),
     overrides: Sequence[str] = (),
     resume: bool = False,
     **keys: object,
 ) -> FitScorer:
     """Fit a linear model by second-order steps, as `neocpu fit` does, and open it.
 
-    data : a config (`.toml`), or paths of a log: CSV, Parquet, libsvm, and what else `neocpu init`
-        reads.
+    data : a config (`.toml`), or a log as of `neocpu.init`: a path, a pattern or folder of files,
+        a list of them, or a frame (polars, pandas, Arrow, a mapping of arrays), which is written to
+        `data.parquet` in `out`.
     out : folder of results ("": `fits/NAME`); resume : go on from the fit that is in it.
     label, positive, test : of a log, as of `neocpu.init`. overrides : of keys of the config.
     keys : of `neocpu.train.fit.keys.FitKeys`: method, loss, l2, cross, quadratic, tolerance, ….
@@ -128,21 +131,20 @@ def fit(
     Raises ConfigError for keys that are none, or have no such value; DataError for data that cannot
     be read or fitted; TrainingError where `out` has results already.
     """
-    paths = [Path(data)] if isinstance(data, str | Path) else [Path(path) for path in data]
     known = FitKeys.__dataclass_fields__
     for name in keys:
         if name not in known:
             raise ConfigError(f"fit has no key {name!r}; its keys are {', '.join(known)}")
     fit_keys = FitKeys(**keys)  # type: ignore[arg-type]
     comm = SingleComm()
-    if paths[0].suffix == ".toml":
-        if len(paths) > 1 or label or positive or test:
-            raise ConfigError("a config stands alone: it names its data, label and test files")
-        config = load_config(paths[0], overrides)
-    else:
-        tests = [Path(path) for path in test]
-        config = drafted(paths, tests, overrides, comm, label=label, positive=positive)
-    folder = Path(out) if out else folder_of(paths[0])
+    folder = Path(out) if out else folder_of(first_name(data))
+    # no other fit's folder gets a table that is in memory
+    with nullcontext() if is_paths(data) else RunLock(folder, comm, resume=resume):
+        sources = log_of(data, folder)
+    tests = [test] if isinstance(test, str | Path) else test
+    config = config_of(
+        sources, list(map(Path, tests)), overrides, comm, label=label, positive=positive
+    )
     FitRun(config, fit_keys, comm, folder, resume=resume).run()
     return FitScorer(folder)
 
@@ -151,11 +153,3 @@ def open_fit(path: Path, overrides: Sequence[str], comm: Comm) -> FitScorer | No
     """The fit that a path names; None: it names a run, or a checkpoint. Collective."""
     file = comm.on_first_rank(lambda: str(fit_file(path) or "").encode()).decode()
     return FitScorer(file, overrides, comm) if file else None
-
-
-def fit_file(path: Path) -> Path | None:
-    """The file of a fit: of a folder without a run, or this one by its name; None: no fit."""
-    path = Path(path)
-    if path.is_dir():
-        return path / FILE if (path / FILE).is_file() and not checkpoints(path) else None
-    return path if path.name == FILE else None

@@ -1,8 +1,6 @@
 """How does a table in memory become samples? By the schema of the log, as a file's rows would."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TypeGuard
 
 import polars as pl
 
@@ -33,12 +31,3 @@ def fault_text(faults: Mapping[int, str]) -> str:
     if len(faults) > SHOWN:
         lines.append(f"and {len(faults) - SHOWN} more rows")
     return f"the data have values that cannot be used: {'; '.join(lines)}"
-
-
-def is_paths(data: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
-    """Are data given as files: a path, or a list of paths?"""
-    if isinstance(data, str | Path):
-        return True
-    if not isinstance(data, list | tuple) or not data:
-        return False
-    return all(isinstance(path, str | Path) for path in data)

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from neocpu.core.errors import DataError
 from neocpu.core.presets import log_path
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.formats.frames import as_frame, parse_frame
+from neocpu.ingest.formats.frames import as_frame, is_paths, parse_frame
 from neocpu.ingest.formats.schema import Schema
 from neocpu.parallel.transport.comm import Comm
-from neocpu.serve.scoring.frames import is_paths
 from neocpu.serve.scoring.groups import column_grouping
 from neocpu.serve.scoring.keys import key_columns, raw_frame
 from neocpu.serve.scoring.rows import FaultCount, ScoredBlock, file_rows, parsed_rows

@@ -5,8 +5,8 @@ model.predict(frame)                         # float32[n], of a table in memory 
 model.evaluate("test.tsv")                   # {"logloss": ..., "auc": ..., ...}
 model.tables["C1"].neighbours("68fd1e64")    # rows with similar vectors
 
-Loading needs neither Numba nor MPI; the first prediction builds the model and compiles what it
-needs, and the next ones are fast.
+Loading needs neither Numba nor MPI, but that of a fit; the first prediction builds the model and
+compiles what it needs, and the next ones are fast.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,12 @@ from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.checkpoint.folder import checkpoint_of
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.model.composition_layout import CompositionLayout
+from neocpu.train.run.folder import fit_file
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from neocpu.serve.scoring.fits import FitScorer
     from neocpu.serve.scoring.importance import Importance
     from neocpu.serve.scoring.scorer import LocalScorer
 
@@ -135,12 +137,18 @@ class Model(TrainedModel):
         return self._scorer
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Model:
-    """Open a trained model: that of a checkpoint, or of a run's folder.
+def load(path: str | Path, overrides: Sequence[str] = ()) -> "Model | FitScorer":
+    """Open a trained model: that of a checkpoint, of a run's folder, or of a fit's (or its fit.h5).
 
     overrides : of keys of its config, `key=value` texts.
 
     Raises CheckpointError if it is missing or broken. Values are mapped from the file and not
     verified; predictions verify them, as does `neocpu checkpoint digest`.
     """
-    return Model(path, overrides)
+    file = fit_file(path)
+    if file is None:
+        return Model(path, overrides)
+    # imports Numba and MPI
+    from neocpu.serve.scoring.fits import FitScorer
+
+    return FitScorer(file, overrides)

@@ -16,11 +16,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from neocpu.core.errors import ConfigError, DataError, listed
 from neocpu.core.paths import full_address, is_address
+from neocpu.core.presets import log_path
 from neocpu.core.records import toml_text
 from neocpu.core.targets import refuse_sources
 from neocpu.ingest.formats.files.folders import log_files
 from neocpu.ingest.formats.files.kinds import kind_of
-from neocpu.ingest.formats.frames import as_frame
+from neocpu.ingest.formats.frames import as_frame, is_paths, write_frame
 from neocpu.train.advice.columns import LogColumn, by_role
 from neocpu.train.advice.features import (
     dense_inputs,
@@ -193,21 +194,33 @@ def init(
     column is missing, or a file exists.
     """
     wishes = Wishes(label, dense, categories, left_out, positive, threshold, valid=valid, test=test)
-    if isinstance(data, str | Path):
-        data = [data]
-    if isinstance(data, Sequence):
-        target = target_of(data, out)
-        _check_free(target, force)
-        write_config(data, target, wishes)
-        return target
-    target = target_of([FRAME], out)
-    parquet = target.parent / FRAME
-    for path in (target, parquet):
+    name = first_name(data)
+    target = target_of([name], out)
+    written = [] if is_paths(data) else [target.parent / name]
+    for path in (target, *written):
         _check_free(path, force)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    as_frame(data).write_parquet(parquet)
-    write_config([parquet], target, wishes)
+    write_config(log_of(data, target.parent), target, wishes)
     return target
+
+
+def first_name(data: object) -> str | Path:
+    """The first path of a log; of a table in memory the name of its file."""
+    if not is_paths(data):
+        return FRAME
+    return data if isinstance(data, str | Path) else data[0]
+
+
+def log_of(data: object, folder: Path) -> list[Path]:
+    """The paths of a log; a table in memory is written to `data.parquet` in this folder.
+
+    Raises DataError for data that are neither, and where it cannot be written.
+    """
+    if is_paths(data):
+        paths = [data] if isinstance(data, str | Path) else data
+        return [Path(log_path(str(path))) for path in paths]
+    path = folder / FRAME
+    write_frame(as_frame(data), path)
+    return [path]
 
 
 def target_of(data: Sequence[str | Path], out: str | Path) -> Path:

@@ -28,12 +28,11 @@ from neocpu.tables.hdf5.door import File, Kind
 from neocpu.tables.hdf5.draft import Draft
 from neocpu.train.fit.columns import DesignColumns, LabelMap, hashed
 from neocpu.train.fit.design import F64, DesignMatrix
-from neocpu.train.fit.keys import FitKeys
+from neocpu.train.fit.keys import FILE, FitKeys
 from neocpu.train.fit.linear import FitModel, LinearScores
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.solving import FitState
 
-FILE = "fit.h5"
 FORMAT = "neocpu-fit"
 VERSION = 1
 KIND = Kind(

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, replace
 
 from neocpu.core.errors import ConfigError
 
+FILE = "fit.h5"  # in the folder of a fit
 LOSS_NAMES = ("logistic", "squares", "squared_hinge", "softmax")
 METHODS = ("dance", "lbfgs")
 PAIRS = ("multi", "full")

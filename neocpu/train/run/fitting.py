@@ -21,12 +21,13 @@ from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal
+from neocpu.train.advice.write import Wishes, draft, target_of
 from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
 from neocpu.train.fit.fit import Fit, StepFacts, compile_kernels
-from neocpu.train.fit.fitted import FILE, FittedModel, SavedFit, load, save
-from neocpu.train.fit.keys import FitKeys
+from neocpu.train.fit.fitted import FittedModel, SavedFit, load, save
+from neocpu.train.fit.keys import FILE, FitKeys
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.run.evaluate import Grouping, Scores, rankings_of
 from neocpu.train.run.folder import RunLock
@@ -44,9 +45,9 @@ LOSS_OF = {"bce": "logistic", "mse": "squares"}  # of a config's `model.loss`
 MEASURED = ("valid", "test")
 
 
-def folder_of(source: Path) -> Path:
+def folder_of(source: str | Path) -> Path:
     """Where a fit's results go whose folder nobody named."""
-    return Path("fits") / source.name.partition(".")[0]
+    return target_of([source], "fits").with_suffix("")
 
 
 def named(keys: FitKeys, config: Config) -> FitKeys:
@@ -261,7 +262,7 @@ def measured(
     return replace(metrics, ranking=rankings_of(comm, scores, grouping)[""])
 
 
-def drafted(
+def config_of(
     data: Sequence[Path],
     test: Sequence[Path],
     overrides: Sequence[str],
@@ -270,15 +271,16 @@ def drafted(
     label: str = "",
     positive: Sequence[str] = (),
 ) -> Config:
-    """The config that `neocpu init` would write for a log, without writing it. Collective.
+    """A config's, or the one that `neocpu init` would write for a log, unwritten. Collective.
 
-    test : files to measure on; none: the log's last fifth is. label, positive : as of `init`.
-    Raises DataError and ConfigError.
+    data : a config (`.toml`), or a log. test : files to measure on; none: the log's last fifth is.
+    label, positive : as of `init`. Raises DataError and ConfigError.
     """
-    from neocpu.train.advice.write import Wishes, draft
-
-    target = Path(data[0]).parent / "fit.toml"
-
+    if any(path.suffix == ".toml" for path in data):
+        if len(data) > 1 or label or positive or test:
+            raise ConfigError("a config stands alone: it names its data, label and test files")
+        return configs.load(data[0], overrides)
+    target = data[0].parent / "fit.toml"
     wishes = Wishes(label=label, positive=positive, test=test)
 
     def work() -> bytes:

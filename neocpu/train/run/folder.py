@@ -19,6 +19,7 @@ from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.storage.lock import UNSUPPORTED, claim, holder
 from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.fit.keys import FILE
 
 try:
     import fcntl
@@ -30,7 +31,7 @@ LOCK = "lock"
 HELD = "lock.held"  # where file locks do not work
 # seconds that a run that goes on waits for the folder: after a kill, ranks may take a moment to end
 PATIENCE = 3.0
-RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5", "fit.h5")
+RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5", FILE)
 # names under which results are written before they get their own
 UNFINISHED = (
     ".run.json.[0-9]*",
@@ -46,6 +47,14 @@ UNFINISHED = (
 def has_results(out: Path) -> Path | None:
     """A file that a run left in this folder, if there is one."""
     return next((path for pattern in RESULTS for path in out.glob(pattern)), None)
+
+
+def fit_file(path: str | Path) -> Path | None:
+    """The file of a fit: of a folder without a run, or this one by its name; None: no fit."""
+    path = Path(path)
+    if path.is_dir():
+        return path / FILE if (path / FILE).is_file() and not checkpoints(path) else None
+    return path if path.name == FILE else None
 
 
 def restarts_of(out: Path) -> list[JsonObject]:
