@@ -320,7 +320,7 @@ def _scaled(group: Group) -> Iterator[SumHint]:
 def _multiplied(group: Group) -> Iterator[SumHint]:
     """Hints on what each lookup is multiplied by, where there are columns enough to tell."""
     count = len(group.terms)
-    if group.answer is None or count >= min(group.wrong.sum(), MOST_WEIGHED):
+    if group.answer is None or count >= min(int(group.wrong.sum()), MOST_WEIGHED):
         return
     answer = group.answer[group.wrong]
     rows = group.substitutes.get("no weight", group.terms)  # a weight of 0 hides its row

@@ -204,8 +204,8 @@ class Shape:
             [np.zeros(1, np.int64), np.cumsum([len(f) for f in blocks], dtype=np.int64)]
         )
         flat = np.array([pair for f in blocks for pair in f], np.int64).reshape(-1, 2)
-        source, stride = np.ascontiguousarray(flat.T)
-        return WordSources(starts, source, stride)
+        source, strides = np.ascontiguousarray(flat.T)
+        return WordSources(starts, source, strides)
 
 
 def lookups_between(

@@ -99,8 +99,8 @@ def ranges_of(
         for row in (2, 3)
         for col in (4, 5)
     ]
-    seconds = np.min([corner[0] * count for corner, count in zip(corners, times)], axis=0)
-    peak = np.min([corner[0] for corner in corners], axis=0)
+    seconds = np.stack([corner[0] * count for corner, count in zip(corners, times)]).min(axis=0)
+    peak = np.stack([corner[0] for corner in corners]).min(axis=0)
     if model.synchronised:
         seconds, peak = seconds[:, options.active], peak[:, options.active]
     else:
@@ -111,9 +111,9 @@ def ranges_of(
         seconds=seconds,
         peak=peak,
         whole_peak=peak.sum(axis=1),
-        bytes=np.min([corner[1] * count for corner, count in zip(corners, times)], axis=0),
+        bytes=np.stack([corner[1] * count for corner, count in zip(corners, times)]).min(axis=0),
         # rows of few or many bytes may have such a part of the lookups
-        peak_bytes=np.min([corner[1] for corner in corners], axis=0) * ~curved[:, None],
+        peak_bytes=np.stack([corner[1] for corner in corners]).min(axis=0) * ~curved[:, None],
     )
 
 

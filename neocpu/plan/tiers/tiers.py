@@ -230,7 +230,7 @@ class StepModel:
         before = full.cumsum(axis=-1) - full
         following = cost[..., ::-1].cumsum(axis=-1)[..., ::-1]
         level = np.where(following > 0, (room[..., None] - before) / np.maximum(following, 1), 0)
-        lines = np.minimum(np.maximum(level.max(axis=-1, keepdims=True), 0), rows)
+        lines: Floats = np.minimum(np.maximum(level.max(axis=-1, keepdims=True), 0), rows)
         return cached * lines, excess
 
     def _swaps(self, lines: Floats) -> Floats:
