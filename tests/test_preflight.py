@@ -29,7 +29,7 @@ from neocpu.train.before.preflight import (
     check_checkpoints,
     check_conversions,
 )
-from neocpu.train.before.room import PlannedRun, check_room
+from neocpu.train.before.room import PlannedRun, check_room, needs_once, rank_needs
 from neocpu.train.config import config
 from neocpu.train.run import trainer
 from neocpu.train.run.trainer import Trainer
@@ -294,19 +294,49 @@ def test_who_insists_is_warned_and_runs(log, tmp_path, monkeypatch):
     assert digest == Trainer(config_of(log), None, tmp_path / "free").run()["digest"]
 
 
+def planned(settings, comm, out):
+    """A run of three steps, every table cut by rows."""
+    splits = open_splits(settings, comm, out, print)
+    plan = place(settings.tables, ["row_wise"] * len(settings.tables), comm.size, comm.size)
+    memory = memory_plan(settings, plan, splits.pooling_factors(), out)
+    return PlannedRun(settings, plan, memory, splits, 3, out)
+
+
+def test_what_ranks_hold_when_they_are_asked_is_not_needed_once_more(log, tmp_path, monkeypatch):
+    ranks, held, more = 16, 50 << 20, 4 << 20
+    monkeypatch.setattr(preflight, "program_held", lambda: held)
+
+    def check(available):
+        monkeypatch.setattr(preflight, "available_memory", lambda: available)
+        run_threads(
+            ranks, lambda comm: check_room(planned(config_of(log), comm, tmp_path), comm, print)
+        )
+
+    run = planned(config_of(log), SingleComm(), tmp_path)
+    run = replace(run, plan=place(run.config.tables, ["row_wise"] * 2, ranks, ranks))
+    needs = rank_needs(run, 0)
+    needed = sum(need.bytes for need in needs.small) + needs.working
+    free = needs_once(run) + ranks * (needed - held)
+    check(free + ranks * more)
+    with pytest.raises(TrainingError, match=f"for {ranks} rank"):
+        check(free - ranks * more)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells it")
+def test_a_rank_knows_what_it_holds_of_its_program():
+    # this one has loaded what a rank has, of which it may share some with who started it
+    assert preflight.PROGRAM // 4 < preflight.program_held() <= preflight.PROGRAM
+
+
 def test_a_table_far_beyond_memory_is_named(log, tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "available_memory", lambda: 8 << 30)
     huge = config_of(log, "tables.one.rows=50_000_000_000")
     said = []
 
     def run(settings, ranks=1):
-        def body(comm):
-            splits = open_splits(settings, comm, tmp_path, print)
-            plan = place(settings.tables, ["row_wise"] * len(settings.tables), ranks, ranks)
-            memory = memory_plan(settings, plan, splits.pooling_factors(), tmp_path)
-            check_room(PlannedRun(settings, plan, memory, splits, 3, tmp_path), comm, said.append)
-
-        run_threads(ranks, body)
+        run_threads(
+            ranks, lambda comm: check_room(planned(settings, comm, tmp_path), comm, said.append)
+        )
 
     run(config_of(log))
     assert said == []

@@ -66,6 +66,18 @@ def _free_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def program_held() -> int:
+    """Bytes of PROGRAM that this process holds already, and which nobody counts as available; 0
+    where the system does not tell.
+    """
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    private = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return min(1024 * private, PROGRAM)
+
+
 def table_needs(
     plan: Plan,
     rank: int,

@@ -122,11 +122,13 @@ def _check_memory(run: PlannedRun, rank: int, host_ranks: int) -> tuple[bool, st
 
         check_folder(run.config, run.out, host_ranks * needs.lasting)
     once = needs_once(run)
+    # the host's ranks run already, alike, and what they hold is part of what they need
+    available = preflight.available_memory() + host_ranks * preflight.program_held()
     # a touched row takes a whole page; where huge ones do not fit, small ones may
-    huge = preflight.fits(needs.huge, host_ranks, needs.working, once=once)
+    huge = preflight.fits(needs.huge, host_ranks, needs.working, available, once)
     try:
         tables = needs.huge if huge else needs.small
-        preflight.check_memory(tables, host_ranks, needs.working, once=once)
+        preflight.check_memory(tables, host_ranks, needs.working, available, once)
     except TrainingError as problem:
         if run.config.memory.check:
             raise
