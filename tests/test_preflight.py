@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from neocpu.core.cores import private_bytes
 from neocpu.core.errors import NeocpuError, TrainingError
 from neocpu.ingest.dataset.convert import convert, expected_dataset
 from neocpu.ingest.dataset.convert_options import ConvertOptions
@@ -20,7 +21,7 @@ from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport import windows
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.train.before import preflight
+from neocpu.train.before import preflight, room
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.before.plans import memory_plan
 from neocpu.train.before.preflight import (
@@ -233,7 +234,7 @@ MEASURED = """
 import re, sys
 from pathlib import Path
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.train.before import preflight
+from neocpu.train.before import preflight, room
 from neocpu.train.run.trainer import Trainer
 from tests.small_run import config_of
 
@@ -304,7 +305,7 @@ def planned(settings, comm, out):
 
 def test_what_ranks_hold_when_they_are_asked_is_not_needed_once_more(log, tmp_path, monkeypatch):
     ranks, held, more = 16, 50 << 20, 4 << 20
-    monkeypatch.setattr(preflight, "program_held", lambda: held)
+    monkeypatch.setattr(room, "private_bytes", lambda: held)
 
     def check(available):
         monkeypatch.setattr(preflight, "available_memory", lambda: available)
@@ -323,9 +324,10 @@ def test_what_ranks_hold_when_they_are_asked_is_not_needed_once_more(log, tmp_pa
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells it")
-def test_a_rank_knows_what_it_holds_of_its_program():
-    # this one has loaded what a rank has, of which it may share some with who started it
-    assert preflight.PROGRAM // 4 < preflight.program_held() <= preflight.PROGRAM
+def test_what_a_process_holds_grows_with_what_it_writes():
+    before = private_bytes()
+    pages = np.ones(64 << 20, np.uint8)
+    assert 0.9 * pages.nbytes < private_bytes() - before < 1.5 * pages.nbytes
 
 
 def test_a_table_far_beyond_memory_is_named(log, tmp_path, monkeypatch):

@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["available", "core_quota", "host_key", "memory_left", "memory_limit", "roam"]
+__all__ = [
+    "available",
+    "core_quota",
+    "host_key",
+    "memory_left",
+    "memory_limit",
+    "private_bytes",
+    "roam",
+]
 
 # at import, before any thread is bound to a core of its own
 _AT_START = frozenset(
@@ -66,6 +74,12 @@ def memory_left() -> float:
 def memory_limit() -> float:
     """Bytes that this process and those of its group may use, infinity where nobody limits it."""
     return min((limit for limit, _, _ in _memory_limits()), default=NO_LIMIT)
+
+
+def private_bytes() -> int:
+    """Bytes of memory that this process alone holds; 0 where the system does not tell."""
+    lines = _read(Path("/proc/self/smaps_rollup")).splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 def _memory_limits() -> Iterator[tuple[int, int, Path]]:

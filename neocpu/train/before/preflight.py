@@ -66,18 +66,6 @@ def _free_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def program_held() -> int:
-    """Bytes of PROGRAM that this process holds already, and which nobody counts as available; 0
-    where the system does not tell.
-    """
-    try:
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    private = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
-    return min(1024 * private, PROGRAM)
-
-
 def table_needs(
     plan: Plan,
     rank: int,
@@ -191,12 +179,10 @@ def fits(
     needs: Sequence[Need],
     host_ranks: int,
     working: int,
-    available: int | None = None,
+    available: int,
     once: int = SHARED,
 ) -> bool:
     """Is there memory for the ranks of this host? Arguments as for `check_memory`."""
-    if available is None:
-        available = available_memory()
     return (sum(need.bytes for need in needs) + working) * host_ranks + once <= available
 
 
@@ -204,20 +190,18 @@ def check_memory(
     needs: Sequence[Need],
     host_ranks: int,
     working: int,
-    available: int | None = None,
+    available: int,
     once: int = SHARED,
 ) -> int:
     """Bytes that this rank needs.
 
     working : bytes that a rank needs besides tables (activations, buffers, dense parameters).
     once : bytes that all ranks of a host need together, beside what each needs.
-    available : bytes of this host for its `host_ranks` ranks (None: those that are available now).
+    available : bytes of this host for its `host_ranks` ranks.
 
     Raises TrainingError where the ranks of this host together need more than that.
     """
     total = sum(need.bytes for need in needs) + working
-    if available is None:
-        available = available_memory()
     if fits(needs, host_ranks, working, available, once):
         return total
     largest = ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from neocpu.core.cores import host_key
+from neocpu.core.cores import host_key, private_bytes
 from neocpu.core.errors import NeocpuError, StorageError, TrainingError
 from neocpu.kernels.compile.cache import cannot_write
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
@@ -123,7 +123,8 @@ def _check_memory(run: PlannedRun, rank: int, host_ranks: int) -> tuple[bool, st
         check_folder(run.config, run.out, host_ranks * needs.lasting)
     once = needs_once(run)
     # the host's ranks run already, alike, and what they hold is part of what they need
-    available = preflight.available_memory() + host_ranks * preflight.program_held()
+    held = min(private_bytes(), preflight.PROGRAM)
+    available = preflight.available_memory() + host_ranks * held
     # a touched row takes a whole page; where huge ones do not fit, small ones may
     huge = preflight.fits(needs.huge, host_ranks, needs.working, available, once)
     try:
