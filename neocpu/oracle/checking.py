@@ -17,7 +17,7 @@ from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.diagnosis.findings import Diagnosis
 from neocpu.oracle.diagnosis.seeds import judged_by_seed
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
-from neocpu.oracle.operator import Case, Operator, Truth, Value
+from neocpu.oracle.operator import Case, Operator, Options, Truth, Truths, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
@@ -178,7 +178,7 @@ def _with_verdicts(
 
 def _judged(
     case: Case,
-    truths: dict[str, Truth],
+    truths: Truths,
     answers: Mapping[str, Array],
     canonical: Mapping[str, Array | None],
     bits: bool,
@@ -236,7 +236,7 @@ def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]
 def run(
     op: str,
     inputs: Mapping[str, object],
-    options: Mapping[str, Value] | None = None,
+    options: Options | None = None,
     backend: str = "kernels",
     preset: str | None = None,
 ) -> dict[str, Array]:
@@ -263,7 +263,7 @@ def check(
     op: str,
     inputs: Mapping[str, object],
     answer: object,
-    options: Mapping[str, Value] | None = None,
+    options: Options | None = None,
     bits: bool = False,
     preset: str | None = None,
     strict: bool = False,
@@ -341,7 +341,7 @@ def _named_answers(
     return answers
 
 
-def _known_options(operator: Operator, options: Mapping[str, Value] | None) -> dict[str, Value]:
+def _known_options(operator: Operator, options: Options | None) -> dict[str, Value]:
     for name in options or {}:
         if name not in operator.options:
             near = nearest_name(name, operator.options)

@@ -21,6 +21,7 @@ from neocpu.core.types import Elements
 Value = int | float | str | bool
 Arrays = dict[str, Elements]
 Options = Mapping[str, Value]
+Switches = frozenset[str]  # names of mistakes that a truth makes, of `switches.csv`
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Case:
     name: str  # without a slash: answers are called "case/output"
     op: str
     inputs: Arrays
-    options: dict[str, Value]
+    options: Options
     about: str  # what it breaks
 
 
@@ -83,9 +84,10 @@ class Truth:
         return replace(self, **parts)
 
 
-Run = Callable[[Arrays, dict[str, Value], str], Arrays]
-TruthOf = Callable[[Arrays, dict[str, Value], frozenset[str]], dict[str, Truth]]
-Locate = Callable[[Arrays, dict[str, Value], str, tuple[int, ...]], dict[str, int]]
+Run = Callable[[Arrays, Options, str], Arrays]
+Truths = dict[str, Truth]
+TruthOf = Callable[[Arrays, Options, Switches], Truths]
+Locate = Callable[[Arrays, Options, str, tuple[int, ...]], dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Operator:
     name: str
     about: str
     inputs: dict[str, Field]
-    options: dict[str, Value]
+    options: Options
     outputs: dict[str, Field]
     run_: Run = field(repr=False)
     truth_: TruthOf = field(repr=False)
@@ -146,8 +148,8 @@ class Operator:
             return self.run_(self._checked(inputs), self.complete(options or {}), backend)
 
     def truth(
-        self, inputs: Arrays, options: Options | None = None, switches: frozenset[str] = frozenset()
-    ) -> dict[str, Truth]:
+        self, inputs: Arrays, options: Options | None = None, switches: Switches = frozenset()
+    ) -> Truths:
         """What every output must be.
 
         switches : names of quirks of peers or known mistakes that the model is to follow.

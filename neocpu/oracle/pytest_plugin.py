@@ -34,7 +34,7 @@ import pytest
 
 if TYPE_CHECKING:
     from neocpu.oracle.guards import GuardedCall
-    from neocpu.oracle.operator import Arrays, Case, Value
+    from neocpu.oracle.operator import Arrays, Case, Options
     from neocpu.oracle.report import Report
 
 PROPERTY = "neocpu_oracle"  # of the report of a test: what the oracle said, as JSON
@@ -84,7 +84,7 @@ class OracleCase:
         return GuardedCall(self.case.inputs)
 
     @property
-    def options(self) -> "dict[str, Value]":
+    def options(self) -> "Options":
         """All options, the defaults included."""
         return self.case.options
 

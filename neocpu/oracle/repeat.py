@@ -10,7 +10,7 @@ from neocpu.core.errors import OracleError
 from neocpu.oracle.adapters import Array, arrays, to_numpy
 from neocpu.oracle.checking import check, find_operator
 from neocpu.oracle.guards import GuardedCall, read_outside
-from neocpu.oracle.operator import Operator, Options, Truth, Value
+from neocpu.oracle.operator import Operator, Options, Truths
 from neocpu.oracle.report import Report
 from neocpu.oracle.verdicts.compare import Verdict
 
@@ -23,7 +23,7 @@ def check_repeatedly(
     op: str,
     inputs: Mapping[str, object],
     kernel: Kernel,
-    options: Mapping[str, Value] | None = None,
+    options: Options | None = None,
     runs: int = RUNS,
     seeds: bool = False,
     bits: bool = False,
@@ -73,7 +73,7 @@ def check_repeatedly(
 
 def _truths(
     operator: Operator, inputs: Mapping[str, object], options: Options, kernel: Kernel
-) -> dict[str, Truth]:
+) -> Truths:
     """The outputs that a kernel wants buffers for; none where it takes inputs and options only."""
     try:
         parameters = inspect.signature(kernel).parameters.values()
@@ -90,27 +90,25 @@ class _GuardedKernel:
     Attributes: effects, the first verdict of each kind on each buffer.
     """
 
-    def __init__(
-        self, kernel: Kernel, inputs: Mapping[str, object], truths: dict[str, Truth]
-    ) -> None:
+    def __init__(self, kernel: Kernel, inputs: Mapping[str, object], truths: Truths) -> None:
         self._kernel = kernel
         self._inputs = inputs
         self._truths = truths
         self.effects: dict[tuple[str, str], Verdict] = {}
 
-    def __call__(self, options: dict[str, Value], updated: frozenset[str]) -> dict[str, Array]:
+    def __call__(self, options: Options, updated: frozenset[str]) -> dict[str, Array]:
         """The outputs of one run."""
         call = GuardedCall(self._inputs, self._truths)
         answer = self._answer(call, options)
         self._note(call.verdicts(updated))
         return answer
 
-    def look_outside(self, options: dict[str, Value], answer: dict[str, Array]) -> None:
+    def look_outside(self, options: Options, answer: dict[str, Array]) -> None:
         """Run once more with zeros in place of NaN around the inputs: another answer tells."""
         zeros = GuardedCall(self._inputs, self._truths, zone_byte=0)
         self._note(read_outside(answer, self._answer(zeros, options)))
 
-    def _answer(self, call: GuardedCall, options: dict[str, Value]) -> dict[str, Array]:
+    def _answer(self, call: GuardedCall, options: Options) -> dict[str, Array]:
         buffers = [call.outputs] if self._truths else []
         answer = self._kernel(call.inputs, dict(options), *buffers)
         return _arrays(call.outputs if answer is None and buffers else answer)

@@ -22,7 +22,7 @@ from neocpu.core.errors import OracleError
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
 from neocpu.oracle.cases.covers.drawn import FACTORS, Drawn, drawn_cases
 from neocpu.oracle.checking import check, find_operator, nearest_name
-from neocpu.oracle.operator import Case, Value
+from neocpu.oracle.operator import Case, Options, Value
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.repeat import Kernel, check_repeatedly
@@ -37,7 +37,7 @@ def assert_correct(
     op: str,
     inputs: Mapping[str, object],
     answer: object,
-    options: Mapping[str, Value] | None = None,
+    options: Options | None = None,
     bits: bool = False,
     preset: str | None = None,
     runs: int = 1,
@@ -148,7 +148,7 @@ def check_drawn(
     kernel: Kernel,
     draw: int = DRAWS,
     seed: int = 0,
-    options: Mapping[str, Value] | None = None,
+    options: Options | None = None,
     dim_multiple: int = DIM_MULTIPLE,
     folder: str | Path = ".",
 ) -> Report:
@@ -178,14 +178,14 @@ def check_drawn(
 
 
 def drawn_with(
-    op: str, draw: int, seed: int, options: Mapping[str, Value], dim_multiple: int
+    op: str, draw: int, seed: int, options: Options, dim_multiple: int
 ) -> Iterator[Drawn]:
     """So many drawn cases with these values of options, or fewer where they are rare."""
     looked_at = islice(drawn_cases(op, seed, dim_multiple), draw * MOST_LOOKED_AT)
     return islice(filter(partial(_has, options), looked_at), draw)
 
 
-def _has(options: Mapping[str, Value], drawn: Drawn) -> bool:
+def _has(options: Options, drawn: Drawn) -> bool:
     """Has a drawn case these values of options?"""
     return options.items() <= find_operator(drawn.op).complete(drawn.options).items()
 

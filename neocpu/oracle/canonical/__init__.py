@@ -13,7 +13,7 @@ from neocpu.core.formats import FORMATS
 from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import Bags, Entries, Lines
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, bags_of, row_bytes
 from neocpu.oracle.truth.formats import decode
 
@@ -39,7 +39,7 @@ def encoded(x: Floats, name: str, backend: str) -> Elements:
     return FORMATS[name].view(codes).reshape(x.shape)
 
 
-def lookups_of(inputs: Arrays, options: dict[str, Value]) -> tuple[JaggedBatch, Ints, Ints, Floats]:
+def lookups_of(inputs: Arrays, options: Options) -> tuple[JaggedBatch, Ints, Ints, Floats]:
     """The bags; offsets, rows (-1 reads nothing) and weights of all lookups of the inputs."""
     bags = bags_of(inputs, options, frozenset())
     rows = np.full(inputs["indices"].size, -1, np.int64)
@@ -58,7 +58,7 @@ class LookupArguments:
     place, pitch : i64[F], where the feature's first row begins in the flat output, from row to row.
     """
 
-    def __init__(self, inputs: Arrays, options: dict[str, Value], bags: JaggedBatch) -> None:
+    def __init__(self, inputs: Arrays, options: Options, bags: JaggedBatch) -> None:
         name = str(options["weights_format"])
         feature_table = inputs["feature_table"].astype(np.int64)
         stride = inputs["dims"].astype(np.int64)
@@ -98,7 +98,7 @@ class LookupArguments:
         return Lines(self.place, self.pitch)
 
 
-def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def lookup_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical answer of `lookup`."""
     bags, offsets, rows, weights = lookups_of(inputs, options)
     arguments = LookupArguments(inputs, options, bags)
@@ -131,7 +131,7 @@ def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     return {"out": encoded(out, str(options["output_format"]), backend)}
 
 
-def weight_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def weight_gradient_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical gradient of the per-sample weights.
 
     Exact dot products, rounded once; for MEAN of gradients over L.
@@ -163,7 +163,7 @@ def gradient_start(inputs: Arrays, bags: JaggedBatch) -> Ints:
     return start
 
 
-def divided(inputs: Arrays, options: dict[str, Value], bags: JaggedBatch) -> Floats:
+def divided(inputs: Arrays, options: Options, bags: JaggedBatch) -> Floats:
     """grad_output f32, clipped, and for MEAN divided by the lengths of the bags."""
     # A copy: MEAN divides in place, and inputs are not modified.
     gradient = np.array(inputs["grad_output"], np.float32)

@@ -10,12 +10,12 @@ import numpy as np
 from neocpu.core.types import Floats
 from neocpu.oracle.adapters import Array, codes_of
 from neocpu.oracle.canonical import decoded, encoded
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options
 from neocpu.oracle.truth.ensemble import due
 
 
 def averaged_bits(
-    weights: Array, shadow: Array, options: dict[str, Value], step: int, backend: str
+    weights: Array, shadow: Array, options: Options, step: int, backend: str
 ) -> tuple[Array, Array]:
     """Weights and shadow, in their formats, after what is due before the lookup of a step."""
     due_now = due(options, step)

@@ -11,13 +11,13 @@ from neocpu.core.types import Floats, Ints
 from neocpu.kernels.twins.rows.row_counters import missed_decay
 from neocpu.oracle.canonical import decoded, encoded, lookups_of
 from neocpu.oracle.canonical import update as plain_update
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Value
 from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.global_decay import is_active
 from neocpu.oracle.truth.states import GLOBAL
 
 
-def factors(inputs: Arrays, options: dict[str, Value]) -> Floats:
+def factors(inputs: Arrays, options: Options) -> Floats:
     """G of every row of all tables; one NumPy program is kernel and twin."""
     rows = int(inputs["rows"].sum())
     prev_iter = np.array(inputs.get("prev_iter", np.zeros(rows)), np.float32)
@@ -26,12 +26,12 @@ def factors(inputs: Arrays, options: dict[str, Value]) -> Floats:
     return missed_decay(prev_iter, step, keep, float(options["decay_lower_bound"]))
 
 
-def decayed_inputs(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def decayed_inputs(inputs: Arrays, options: Options) -> Arrays:
     """The inputs of a training step's lookup: all rows decayed, as fp32."""
     return {**inputs, "weights": _numbers(inputs, options) * _by_element(inputs, options)}
 
 
-def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def backward_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical answer of `backward`, for every mode of weight decay.
 
     Raises ValueError for split rows and stochastic rounding with `decoupled_global`.
@@ -64,11 +64,11 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     return {**outputs, "prev_iter": prev_iter}
 
 
-def _decoupled(options: dict[str, Value]) -> dict[str, Value]:
+def _decoupled(options: Options) -> dict[str, Value]:
     return {**options, "weight_decay_mode": "decoupled"}
 
 
-def _numbers(inputs: Arrays, options: dict[str, Value]) -> Floats:
+def _numbers(inputs: Arrays, options: Options) -> Floats:
     """All weights as fp32 numbers, in an array of their own."""
     return decoded(inputs["weights"].reshape(-1), str(options["weights_format"]))
 
@@ -78,12 +78,12 @@ def _row_widths(inputs: Arrays) -> Ints:
     return np.repeat(inputs["dims"].astype(np.int64), inputs["rows"])
 
 
-def _by_element(inputs: Arrays, options: dict[str, Value]) -> Floats:
+def _by_element(inputs: Arrays, options: Options) -> Floats:
     """G of every element."""
     return np.repeat(factors(inputs, options), _row_widths(inputs))
 
 
-def _touched_rows(inputs: Arrays, options: dict[str, Value]) -> Ints:
+def _touched_rows(inputs: Arrays, options: Options) -> Ints:
     """Rows with a lookup, counted over all tables."""
     bags = lookups_of(inputs, options)[0]
     rows: Ints = np.unique(tables_of(inputs).first_row[bags.table] + bags.row)

@@ -13,17 +13,15 @@ import numpy as np
 
 from neocpu.core.types import Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Switches
 from neocpu.oracle.truth import jagged as truth_jagged
 from neocpu.oracle.truth.jagged import Products
 from neocpu.tables.embedding.row_sums import summed
 
-ProductsOf = Callable[[Arrays, dict[str, Value], frozenset[str]], Products]
+ProductsOf = Callable[[Arrays, Options, Switches], Products]
 
 
-def product_bits(
-    products_of: ProductsOf, inputs: Arrays, options: dict[str, Value], backend: str
-) -> Arrays:
+def product_bits(products_of: ProductsOf, inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical sums of products."""
     kernels = backend_module("rows.lookup", backend)
     products = products_of(inputs, options, frozenset())
@@ -45,7 +43,7 @@ def _exact_sums(columns: np.ndarray) -> np.ndarray:
     )
 
 
-def softmax_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def softmax_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical softmax of each column over each bag."""
     from neocpu.kernels.twins.numbers.elementary import exp
 
@@ -60,7 +58,7 @@ def softmax_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arr
     return {"out": out}
 
 
-def softmax_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def softmax_gradient_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical gradient of a softmax: the dot product exact, the rest in fp64, rounded once."""
     y = np.asarray(inputs["output"], np.float64)
     g = np.asarray(inputs["grad_output"], np.float64)
@@ -81,7 +79,7 @@ def _inside(inputs: Arrays) -> tuple[Ints, tuple[Ints, Ints]]:
     return inside, (bag[inside], place[inside])
 
 
-def elementwise_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def elementwise_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical sums or products of jagged rows and dense ones."""
     x = np.asarray(inputs["values"], np.float32)
     dense = np.asarray(inputs["dense"], np.float32)
@@ -95,7 +93,7 @@ def elementwise_bits(inputs: Arrays, options: dict[str, Value], backend: str) ->
     return {"out": x * beside if options["operation"] == "mul" else x + beside}
 
 
-def elementwise_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def elementwise_gradient_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical gradients of `elementwise_bits`: copies, or one product each."""
     gradients = truth_jagged.elementwise_gradients(inputs, options, frozenset())
     return {name: gradient.value.astype(np.float32) for name, gradient in gradients.items()}

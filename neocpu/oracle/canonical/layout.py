@@ -9,11 +9,11 @@ import numpy as np
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.oracle.canonical import NONE
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 from neocpu.oracle.truth import layout as truth_layout
 
 
-def run(name: str, inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def run(name: str, inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical answer of a layout operator."""
     if backend == "kernels":
         # Imported late: suites with the twins' answers load no compiler.
@@ -25,7 +25,7 @@ def run(name: str, inputs: Arrays, options: dict[str, Value], backend: str) -> A
     return outputs
 
 
-def segment_sum(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def segment_sum(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical sums of segments: exact, rounded once."""
     values = inputs["values"]
     offsets = inputs["offsets"].astype(np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from neocpu.core.types import Elements
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 from neocpu.tables.embedding import layouts
 from neocpu.tables.embedding.bounds import bounds_check
 
@@ -17,14 +17,14 @@ def _with_weights(outputs: Arrays, weights: Elements | None) -> Arrays:
     return outputs if weights is None else {**outputs, "per_sample_weights": weights}
 
 
-def _permute(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _permute(inputs: Arrays, options: Options) -> Arrays:
     lengths, indices, weights = layouts.permute_2d(
         inputs["permute"], inputs["lengths"], inputs["indices"], inputs.get("per_sample_weights")
     )
     return _with_weights({"lengths": lengths, "indices": indices}, weights)
 
 
-def _bucketize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _bucketize(inputs: Arrays, options: Options) -> Arrays:
     # beside boundaries the block sizes do not matter, but 0 would mean that rows are hashed
     block = inputs.get("block_sizes", np.ones(len(inputs.get("boundaries", ())), np.int64))
     uneven = list(inputs["boundaries"]) if "boundaries" in inputs else None
@@ -45,18 +45,18 @@ def _bucketize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return _with_weights(outputs, buckets.weights)
 
 
-def _select_bags(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _select_bags(inputs: Arrays, options: Options) -> Arrays:
     values, lengths = layouts.jagged_index_select(
         inputs["values"], inputs["lengths"], inputs["select"]
     )
     return {"values": values, "lengths": lengths}
 
 
-def _unique(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _unique(inputs: Arrays, options: Options) -> Arrays:
     return dict(zip(("unique", "inverse", "counts"), layouts.unique(inputs["indices"])))
 
 
-def _reordered(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _reordered(inputs: Arrays, options: Options) -> Arrays:
     broadcast = bool(options["broadcast"])
     ends = inputs["batch_offsets"].astype(np.int64)
     of_table = ends.size - 1 if broadcast else int(ends[-1])
@@ -66,7 +66,7 @@ def _reordered(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return {"lengths": lengths, "indices": rows}
 
 
-def _bounds(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _bounds(inputs: Arrays, options: Options) -> Arrays:
     mode = str(options["bounds_check"])
     checked = bounds_check(
         inputs["rows"],
@@ -80,46 +80,46 @@ def _bounds(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return {"indices": checked.indices, "outside": checked.outside}
 
 
-def _padded(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _padded(inputs: Arrays, options: Options) -> Arrays:
     dense = layouts.jagged_to_padded_dense(
         inputs["values"], inputs["offsets"], int(options["max_length"]), float(options["padding"])
     )
     return {"dense": dense}
 
 
-def _unpadded(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _unpadded(inputs: Arrays, options: Options) -> Arrays:
     return {"values": layouts.dense_to_jagged(inputs["dense"], inputs["offsets"])}
 
 
-def _offsets(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _offsets(inputs: Arrays, options: Options) -> Arrays:
     return {"offsets": layouts.complete_cumsum(inputs["lengths"])}
 
 
-def _recat(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _recat(inputs: Arrays, options: Options) -> Arrays:
     return {"order": layouts.recat(int(options["features"]), int(options["ranks"]))}
 
 
-def _select_rows(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _select_rows(inputs: Arrays, options: Options) -> Arrays:
     return {"values": layouts.index_select(inputs["values"], inputs["select"])}
 
 
-def _range(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _range(inputs: Arrays, options: Options) -> Arrays:
     offsets = inputs["offsets"].astype(np.int64)
     return {"range": layouts.offsets_range(offsets[:-1], int(offsets[-1]))}
 
 
-def _inverse(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _inverse(inputs: Arrays, options: Options) -> Arrays:
     return {"inverse": layouts.invert_permute(inputs["permute"].astype(np.int64))}
 
 
-def _sources(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _sources(inputs: Arrays, options: Options) -> Arrays:
     permute = inputs["permute"].astype(np.int64)
     offsets = inputs["offsets"].astype(np.int64)
     permuted = np.append(0, np.cumsum(np.diff(offsets)[permute]))
     return {"sources": layouts.expand_into_jagged_permute(permute, offsets, permuted)}
 
 
-BY_KERNELS: dict[str, Callable[[Arrays, dict[str, Value]], Arrays]] = {
+BY_KERNELS: dict[str, Callable[[Arrays, Options], Arrays]] = {
     "permute": _permute,
     "block_bucketize": _bucketize,
     "bucketize_uneven": _bucketize,

@@ -20,7 +20,7 @@ from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.canonical import NONE, decoded, divided, encoded, gradient_start, lookups_of
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, TableGeometry, row_bytes
 from neocpu.oracle.truth.formats import joined_halves
 from neocpu.oracle.truth.scaled import header_format, parts_of
@@ -29,7 +29,7 @@ from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.storage.row_codecs import RowCodec
 
 
-def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
+def optimizer_of(options: Options) -> SparseOptimizer:
     """The optimizer that the options of `backward` describe."""
     names = {spec.name for spec in fields(SparseOptimizer)} - {
         "name",
@@ -40,7 +40,7 @@ def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
     return SparseOptimizer(name=str(options["optimizer"]), **keys)
 
 
-def segments_of(inputs: Arrays, options: dict[str, Value]) -> tuple[JaggedBatch, Segments, Floats]:
+def segments_of(inputs: Arrays, options: Options) -> tuple[JaggedBatch, Segments, Floats]:
     """The bags, their segments, and the flat gradient, clipped and divided."""
     bags, _, _, weights = lookups_of(inputs, options)
     gradient = divided(inputs, options, bags)
@@ -78,7 +78,7 @@ def states_of(layout: StateLayout, inputs: Arrays, tables: TableGeometry) -> dic
     return states
 
 
-def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def backward_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical answer of `backward`: weights and states after one step."""
     optimizer = optimizer_of(options)
     rule = RULES[optimizer.name]
@@ -141,7 +141,7 @@ def places_of(tables: TableGeometry, seed: int) -> ShardPlaces:
     )
 
 
-def unique_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def unique_gradient_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical answer of `unique_gradient`: touched rows and their exactly merged gradients."""
     bags, segments, gradient = segments_of(inputs, options)
     tables = bags.tables
@@ -165,7 +165,7 @@ class ScaledTables:
     """
 
     def __init__(
-        self, inputs: Arrays, options: dict[str, Value], tables: TableGeometry, backend: str
+        self, inputs: Arrays, options: Options, tables: TableGeometry, backend: str
     ) -> None:
         self.inputs = inputs
         self.name = str(options["weights_format"])

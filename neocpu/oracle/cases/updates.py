@@ -19,7 +19,7 @@ from neocpu.oracle.cases.draw import (
     skewed,
     tables,
 )
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Value
 from neocpu.oracle.ops.backward import HYPER
 from neocpu.oracle.truth.states import layout_of
 
@@ -107,7 +107,7 @@ def halves(weights: Floats) -> Arrays:
     return {"weights": upper, "weights_low": bits.astype("<u2")}
 
 
-def coded_states(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def coded_states(inputs: Arrays, options: Options) -> Arrays:
     """The inputs with their states in the formats of the options."""
     formats = layout_of({**HYPER, **options}).formats
     return inputs | {

@@ -22,7 +22,7 @@ from neocpu.oracle.diagnosis.groups import (
     of_rounded,
     sum_fits,
 )
-from neocpu.oracle.operator import Arrays, Truth, Value
+from neocpu.oracle.operator import Arrays, Options, Truth
 from neocpu.oracle.truth.bags import JaggedBatch, bags_of, rows_of
 from neocpu.oracle.truth.lookups import divisor, elements_of
 from neocpu.oracle.truth.numbers import Real
@@ -86,7 +86,7 @@ def _wrong_lookups(
 class _Reader:
     """What lookups of a case add to their bags, and what they would add by mistake."""
 
-    def __init__(self, inputs: Arrays, options: dict[str, Value]) -> None:
+    def __init__(self, inputs: Arrays, options: Options) -> None:
         self.bags = bags_of(inputs, options, frozenset())
         self._format = str(options["output_format"])
         self._rows = rows_of(inputs, options).value

@@ -19,7 +19,7 @@ from neocpu.oracle.diagnosis.findings import EXACT, Cause, Diagnosis, Evidence
 from neocpu.oracle.diagnosis.patterns import patterns_of, rounding_of_all, unwritten
 from neocpu.oracle.diagnosis.places import sums_in_common, wrong_places
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options
 from neocpu.oracle.semantics import SWITCHES
 from neocpu.oracle.truth.bends import VARIANTS
 from neocpu.oracle.verdicts.compare import malformed, same_bits
@@ -79,7 +79,7 @@ def other_number(failed: Sequence[CaseTrial], passed: Sequence[CaseTrial]) -> Ot
 
 def _says(trial: CaseTrial, option: str, slip: str) -> int:
     """What a case says of a slip: 1 it explains the answers, -1 it contradicts them, 0 nothing."""
-    options: dict[str, Value] = trial.op.complete(trial.case.options)
+    options: Options = trial.op.complete(trial.case.options)
     value = options.get(option)
     if not isinstance(value, float):
         return 0

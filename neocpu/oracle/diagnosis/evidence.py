@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from neocpu.core.types import Elements
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.diagnosis.findings import EXACT, Diagnosis, Effect
-from neocpu.oracle.operator import Case, Operator, Truth
+from neocpu.oracle.operator import Case, Operator, Switches, Truth, Truths
 from neocpu.oracle.truth.bends import VARIANTS
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.oracle.verdicts.compare import judge, malformed, numbers
@@ -25,7 +25,6 @@ LEAST_WORK = 2500  # of one truth of the smallest case, in products and elements
 SHARP_SHARE = 0.25  # of the difference of both references: the widest bound that predicts
 SHARP_BOUNDS = 8.0  # plain bounds that a bent one may be as wide as
 
-Truths = Mapping[str, Truth]
 Answers = Mapping[str, Array]
 # what the truth may raise where switches ask for an input that the case lacks
 PROBLEMS = (IndexError, KeyError, ValueError, ZeroDivisionError, ArithmeticError)
@@ -88,7 +87,7 @@ class CaseTrial:
             self._asked = frozenset(switches.asked)
         return self._asked
 
-    def truth_under(self, switches: frozenset[str]) -> Truths | None:
+    def truth_under(self, switches: Switches) -> Truths | None:
         """The truth under some switches; None where they ask for an input that the case lacks."""
         try:
             with np.errstate(all="ignore"):
@@ -112,7 +111,7 @@ class CaseTrial:
             return None
         return effect_of(self.truths, bent, self.answers)
 
-    def _computed(self, switches: frozenset[str]) -> Truths | None:
+    def _computed(self, switches: Switches) -> Truths | None:
         """`truth_under`, counted."""
         self.bent += 1
         return self.truth_under(switches)

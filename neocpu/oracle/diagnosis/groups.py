@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
 from neocpu.oracle.diagnosis.evidence import CaseTrial
-from neocpu.oracle.operator import Arrays, Truth, Value
+from neocpu.oracle.operator import Arrays, Options, Truth
 from neocpu.oracle.truth.bags import JaggedBatch, bags_of
 from neocpu.oracle.truth.formats import FORMATS, TF32, away, nearest, quantum, toward_zero
 from neocpu.oracle.truth.lookups import MergedGradients, divisor, gradients, merged
@@ -197,7 +197,7 @@ def group_of_row(
 
 
 def shifted_gradients(
-    bags: JaggedBatch, inputs: Arrays, options: dict[str, Value], table: int, row: int
+    bags: JaggedBatch, inputs: Arrays, options: Options, table: int, row: int
 ) -> dict[str, Real]:
     """What the lookups of a row would add with another sample's gradient, or another weight."""
     lookups = np.flatnonzero((bags.table == table) & (bags.row == row))

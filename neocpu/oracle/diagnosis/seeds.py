@@ -4,14 +4,14 @@ Some cases ask the same question as another one with another seed or step. Where
 their roundings are judged as two runs (stochastic.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 
 from neocpu.oracle.diagnosis.findings import Diagnosis
-from neocpu.oracle.operator import Case, Value
+from neocpu.oracle.operator import Case, Options, Value
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.semantics import Mistake
 from neocpu.oracle.verdicts import stochastic
@@ -71,7 +71,7 @@ def _counters(case: Case) -> list[Value | None]:
     return [case.options.get(name) for name in COUNTED]
 
 
-def _other_options(options: Mapping[str, Value]) -> dict[str, Value]:
+def _other_options(options: Options) -> dict[str, Value]:
     return {name: value for name, value in options.items() if name not in COUNTED}
 
 

@@ -17,7 +17,7 @@ from neocpu.oracle.diagnosis.groups import (
     group_of_row,
     shifted_gradients,
 )
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options
 from neocpu.oracle.ops.backward import BoundedTables
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.bags import SCALED, bags_of
@@ -55,7 +55,7 @@ class _SteppedRow:
 class _Step:
     """The update of one row, and what the answer says that it is afterwards."""
 
-    options: dict[str, Value]
+    options: Options
     formats: Mapping[str, str]
     row: _SteppedRow
     answers: dict[str, tuple[Real, Mask]]  # by output: numbers [1, D] or [1], and which are wrong

@@ -13,7 +13,7 @@ import numpy as np
 
 from neocpu.oracle.mirrors import codes, fbgemm, jagged, maximum, torch, torchrec
 from neocpu.oracle.mirrors.order import NoMirror
-from neocpu.oracle.operator import Arrays, Options, Value
+from neocpu.oracle.operator import Arrays, Options
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.ops.backward import STATES
 from neocpu.oracle.ops.trajectory import batches
@@ -21,7 +21,7 @@ from neocpu.oracle.truth.states import GLOBAL
 
 __all__ = ["MIRRORS", "Mirror", "NoMirror", "mirror_bits", "mirrors_of"]
 
-Compute = Callable[[Arrays, dict[str, Value]], Arrays]
+Compute = Callable[[Arrays, Options], Arrays]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def _trajectory(lookup: Compute, backward: Compute) -> Compute:
     Evaluations count as no step: none of the CPU rules that are mirrored sees a difference.
     """
 
-    def steps(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    def steps(inputs: Arrays, options: Options) -> Arrays:
         if options["weights_format"] != "fp32":
             raise NoMirror("trajectories of narrow tables are not mirrored")
         outputs: Arrays = {}
@@ -166,7 +166,7 @@ def mirrors_of(op: str) -> tuple[Mirror, ...]:
     return tuple(m for m in MIRRORS.values() if m.op == op)
 
 
-def _refuse_states(options: dict[str, Value]) -> None:
+def _refuse_states(options: Options) -> None:
     """Raise NoMirror for states that no peer keeps on a CPU, or not in these formats."""
     if options.get("weight_decay_mode") == GLOBAL:
         raise NoMirror("no peer decays rows that rest on a CPU")

@@ -8,27 +8,27 @@ up. torch's casts are to nearest even.
 import numpy as np
 
 from neocpu.oracle.mirrors.order import NoMirror, encoded
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 from neocpu.oracle.ops.codecs import DEQUANTIZE, QUANTIZE, ROUND
 
 FBGEMM_ROWS = ("int8", "int4", "int2")
 
 
-def fbgemm_round(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def fbgemm_round(inputs: Arrays, options: Options) -> Arrays:
     """FloatToBfloat16Quantized: half up."""
     if options["format"] != "bf16" or options["rounding"] != "nearest":
         raise NoMirror("FBGEMM's CPU library rounds to nearest bf16")
     return {"codes": encoded(np.asarray(inputs["x"], np.float32), "bf16", half_up=True)}
 
 
-def torch_round(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def torch_round(inputs: Arrays, options: Options) -> Arrays:
     """Tensor.to(dtype): to nearest even."""
     if options["rounding"] != "nearest" or options["format"] not in ("fp16", "bf16"):
         raise NoMirror("torch's casts to fp16 and bf16 are mirrored, to nearest")
     return ROUND.run(inputs, options, "reference")
 
 
-def fbgemm_quantize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def fbgemm_quantize(inputs: Arrays, options: Options) -> Arrays:
     """FloatToFused8BitRowwiseQuantized, FloatToFusedNBitRowwiseQuantizedSBHalf."""
     name = str(options["format"])
     columns = inputs["x"].shape[1]
@@ -37,7 +37,7 @@ def fbgemm_quantize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return QUANTIZE.run(inputs, options, "reference")
 
 
-def fbgemm_dequantize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def fbgemm_dequantize(inputs: Arrays, options: Options) -> Arrays:
     """Fused8BitRowwiseQuantizedToFloat, FusedNBitRowwiseQuantizedSBHalfToFloat."""
     name = str(options["format"])
     columns = int(options["columns"])

@@ -32,7 +32,7 @@ from neocpu.oracle.mirrors.order import (
     stable_order,
     tables,
 )
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 from neocpu.oracle.truth.bags import SCALED, fused_rows
 
 FLOATS = ("fp32", "fp16")
@@ -40,7 +40,7 @@ OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad")
 DECAYS = {"none": 0, "l2": 1, "decoupled": 2}
 
 
-def _bounded(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def _bounded(inputs: Arrays, options: Options) -> Arrays:
     """The inputs with row 0 for rows out of range, where the bounds check is not fatal.
 
     FBGEMM writes that into the caller's array.
@@ -57,7 +57,7 @@ def _bounded(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return {**inputs, "indices": np.where(outside, 0, inputs["indices"])}
 
 
-def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def lookup(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `lookup`: SplitTableBatchedEmbeddingBagsCodegen.
 
     For nbit rows: IntNBitTableBatchedEmbeddingBagsCodegen.
@@ -93,7 +93,7 @@ def _mean(sums: Floats, feature: Feature, output_format: str) -> Floats:
     return (sums.astype(np.float64) * (1.0 / length)).astype(np.float32)
 
 
-def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
+def _inference(inputs: Arrays, options: Options) -> Floats:
     """Lookups of quantised rows.
 
     Scale and bias are multiplied by the weight; then the bias is added and q*scale fused to it.
@@ -133,7 +133,7 @@ def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
     return encoded(np.concatenate(outputs, 1), str(options["output_format"]), half_up=True)
 
 
-def backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def backward(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `backward`: weights and states after one step."""
     form = str(options["weights_format"])
     optimizer = str(options["optimizer"])
@@ -170,7 +170,7 @@ def _states(inputs: Arrays, optimizer: str) -> list[Floats]:
     return [state[end - size : end].copy() for end, size in zip(ends, sizes.tolist())]
 
 
-def weight_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def weight_gradient(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `weight_gradient`: dot products, column after column, fused; never divided by L."""
     form = str(options["weights_format"])
     if form not in FLOATS or options["pooling"] == "none":
@@ -188,9 +188,7 @@ def weight_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return {"per_sample_weights_grad": np.concatenate(outputs)}
 
 
-def merged(
-    table_features: list[Feature], inputs: Arrays, options: dict[str, Value]
-) -> tuple[Ints, Floats]:
+def merged(table_features: list[Feature], inputs: Arrays, options: Options) -> tuple[Ints, Floats]:
     """Touched rows of a table, ascending, and their gradients.
 
     The lookups of a row are added in the order of features, bags and places.
@@ -203,7 +201,7 @@ def merged(
     return rows, running_sums(x[order], first, count, None if factors is None else factors[order])
 
 
-def _factors(table_features: list[Feature], options: dict[str, Value]) -> Floats | None:
+def _factors(table_features: list[Feature], options: Options) -> Floats | None:
     """What the gradient of each lookup is multiplied by; a weighted MEAN is not divided."""
     if options["pooling"] == "none":
         return None
@@ -217,13 +215,13 @@ def _factors(table_features: list[Feature], options: dict[str, Value]) -> Floats
     return np.concatenate(reciprocals).astype(np.float32)
 
 
-def _is_generated(options: dict[str, Value], table_features: list[Feature]) -> bool:
+def _is_generated(options: Options, table_features: list[Feature]) -> bool:
     """Does row-wise AdaGrad run as generated code? Else as a compiled loop."""
     single = len(table_features) == 1
     return single and options["weights_format"] == "fp32" and options["pooling"] != "none"
 
 
-def _generated(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
+def _generated(w: Floats, state: Floats, rows: Ints, g: Floats, options: Options) -> None:
     """Row-wise AdaGrad by generated AVX2 code, which never sees a weight decay.
 
     Rows of one column are a compiled special case.
@@ -246,7 +244,7 @@ def _generated(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[st
     w[rows] = g * step[:, None] + w[rows]
 
 
-def _compiled(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
+def _compiled(w: Floats, state: Floats, rows: Ints, g: Floats, options: Options) -> None:
     """Row-wise AdaGrad by a compiled loop, made vectors of four columns by GCC.
 
     Squares of whole vectors are rounded, those of the remaining columns fused.
@@ -272,7 +270,7 @@ def _compiled(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str
     w[rows] = codes_rounded(new, options)
 
 
-def _sgd(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
+def _sgd(w: Floats, state: Floats, rows: Ints, g: Floats, options: Options) -> None:
     """fp32: one fused multiply-add; fp16: the step is rounded to fp16 before it is subtracted."""
     rate = F(float(options["learning_rate"]))
     if options["weights_format"] == "fp32":
@@ -281,7 +279,7 @@ def _sgd(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Val
         w[rows] = codes_rounded(w[rows] - codes_rounded(rate * g, options), options)
 
 
-def _adagrad(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
+def _adagrad(w: Floats, state: Floats, rows: Ints, g: Floats, options: Options) -> None:
     """AdaGrad: squares are fused to the state, the rest is fp64 (C's sqrt), rounded at the end."""
     matrix = state.reshape(w.shape)
     matrix[rows] = fused(g, g, matrix[rows])
@@ -293,6 +291,6 @@ def _adagrad(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str,
         w[rows] = codes_rounded(w[rows] - codes_rounded(step.astype(np.float32), options), options)
 
 
-def codes_rounded(x: Floats, options: dict[str, Value]) -> Floats:
+def codes_rounded(x: Floats, options: Options) -> Floats:
     """x as numbers of the rows' format."""
     return x if options["weights_format"] == "fp32" else x.astype(np.float16).astype(np.float32)

@@ -12,26 +12,26 @@ import numpy as np
 
 from neocpu.core.types import Floats
 from neocpu.oracle.mirrors.order import NoMirror, running_sums
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Switches
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.truth import jagged, moves
 from neocpu.oracle.truth.jagged import Products
 from neocpu.tables.embedding.row_sums import SumsOfRows
 
 NONE: frozenset[str] = frozenset()
-Compute = Callable[[Arrays, dict[str, Value]], Arrays]
+Compute = Callable[[Arrays, Options], Arrays]
 
 
 def one_answer(op: str) -> Compute:
     """Bits of an operator that copies, or rounds each number once: ours."""
 
-    def bits(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    def bits(inputs: Arrays, options: Options) -> Arrays:
         return OPERATORS[op].run(inputs, options, "reference")
 
     return bits
 
 
-def group_index_select_backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def group_index_select_backward(inputs: Arrays, options: Options) -> Arrays:
     """Gradients added to zeros in the order of the output."""
     move = moves.group_index_select(inputs, options, NONE)
     out = np.zeros(move.shape, np.float32)
@@ -41,7 +41,7 @@ def group_index_select_backward(inputs: Arrays, options: dict[str, Value]) -> Ar
     return {"values_grad": out}
 
 
-def permute_multi_embedding_backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def permute_multi_embedding_backward(inputs: Arrays, options: Options) -> Arrays:
     """The first gradient of a column is stored, others are added in the order of the blocks."""
     move = moves.permute_multi_embedding(inputs, options, NONE)
     blocks = inputs["permutes"].tolist()
@@ -67,7 +67,7 @@ def permute_multi_embedding_backward(inputs: Arrays, options: dict[str, Value]) 
     return {"values_grad": flat.reshape(move.shape)}
 
 
-def permute_pooled_backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def permute_pooled_backward(inputs: Arrays, options: Options) -> Arrays:
     """The gradient, copied back."""
     move = moves.permute_pooled(inputs, options, NONE)
     if np.unique(inputs["permute"]).size < max(inputs["permute"].size, inputs["dims"].size):
@@ -88,10 +88,10 @@ def _chain(description: SumsOfRows) -> Floats:
 
 def products(op: str) -> Compute:
     """Bits of an operator of products on jagged rows."""
-    products_of: Callable[[Arrays, dict[str, Value], frozenset[str]], Products]
+    products_of: Callable[[Arrays, Options, Switches], Products]
     products_of = getattr(jagged, op)
 
-    def bits(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    def bits(inputs: Arrays, options: Options) -> Arrays:
         outputs = products_of(inputs, options, NONE)
         return {
             name: _chain(description).reshape(shape)

@@ -8,7 +8,7 @@ import numpy as np
 
 from neocpu.core.types import Floats, Ints
 from neocpu.oracle.mirrors.order import Feature, NoMirror, by_table, features, tables
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 
 
 def _winning_lookups(feature: Feature) -> Ints:
@@ -27,13 +27,13 @@ def _winning_lookups(feature: Feature) -> Ints:
     return winner
 
 
-def _fp32_tables(inputs: Arrays, options: dict[str, Value]) -> list[Floats]:
+def _fp32_tables(inputs: Arrays, options: Options) -> list[Floats]:
     if options["weights_format"] != "fp32":
         raise NoMirror("only fp32 tables are mirrored with MAX pooling")
     return tables(inputs, "fp32")
 
 
-def lookup_max(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def lookup_max(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `lookup_max`."""
     outputs = []
     for feature in features(inputs, _fp32_tables(inputs, options)):
@@ -48,7 +48,7 @@ def lookup_max(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     return {"out": np.concatenate(outputs, 1)}
 
 
-def lookup_max_backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def lookup_max_backward(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `lookup_max_backward`: the dense gradients of all tables."""
     matrices = _fp32_tables(inputs, options)
     gradients = [np.zeros(matrix.shape, np.float32) for matrix in matrices]

@@ -13,7 +13,7 @@ from neocpu.core.errors import OracleError
 from neocpu.core.types import Floats, Ints
 from neocpu.kernels.twins.numbers.fma import fma
 from neocpu.oracle.adapters import Array, coded, codes_of
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 
 F = np.float32
 RADIX_SORT = 32768  # from so many keys on torch sorts by radix: stable
@@ -140,7 +140,7 @@ def by_table(inputs: Arrays, matrices: list[Floats]) -> dict[int, list[Feature]]
     return by_number
 
 
-def gradient_of(feature: Feature, inputs: Arrays, options: dict[str, Value]) -> Floats:
+def gradient_of(feature: Feature, inputs: Arrays, options: Options) -> Floats:
     """grad_output of each lookup of a feature, f32[n, D], clipped; not yet divided or weighted."""
     gradient = np.asarray(inputs["grad_output"], np.float32)
     limit = F(float(options.get("max_gradient", 0.0)))

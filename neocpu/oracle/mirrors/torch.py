@@ -37,7 +37,7 @@ from neocpu.oracle.mirrors.order import (
     tables,
 )
 from neocpu.oracle.mirrors.root import mkl_root
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 
 FORMATS = ("fp32", "fp16", "bf16")
 STATES = {
@@ -52,7 +52,7 @@ ADAGRAD_EPS = F(1e-10)  # torch's and TorchRec's default, as the presets say
 WIDEST = 512  # columns from which torch.sum adds in levels
 
 
-def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def lookup(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `lookup`: F.embedding_bag, or F.embedding where nothing is pooled."""
     form = str(options["weights_format"])
     if form not in FORMATS or options["output_format"] != form:
@@ -82,17 +82,17 @@ def _rounded(x: Floats, form: str) -> Floats:
     return decoded(encoded(x, form), form)
 
 
-def backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def backward(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `backward`: the dense gradient of embedding_bag, then a step of torch.optim."""
     return _stepped(inputs, options, sparse=False)
 
 
-def sparse_backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def sparse_backward(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `backward` with `sparse=True`: SGD, Adagrad and SparseAdam."""
     return _stepped(inputs, options, sparse=True)
 
 
-def _stepped(inputs: Arrays, options: dict[str, Value], sparse: bool) -> Arrays:
+def _stepped(inputs: Arrays, options: Options, sparse: bool) -> Arrays:
     name = str(options["optimizer"])
     _refuse(inputs, options, sparse)
     matrices = tables(inputs, "fp32")
@@ -107,7 +107,7 @@ def _stepped(inputs: Arrays, options: dict[str, Value], sparse: bool) -> Arrays:
     return {"weights": flat(matrices), **{key: flat(parts) for key, parts in states.items()}}
 
 
-def _refuse(inputs: Arrays, options: dict[str, Value], sparse: bool) -> None:
+def _refuse(inputs: Arrays, options: Options, sparse: bool) -> None:
     """Raises NoMirror for what torch does not have."""
     name = str(options["optimizer"])
     mode = str(options["weight_decay_mode"])
@@ -148,9 +148,7 @@ def _states(inputs: Arrays, name: str) -> dict[str, list[Floats]]:
     return states
 
 
-def dense_gradient(
-    table_features: list[Feature], inputs: Arrays, options: dict[str, Value]
-) -> Floats:
+def dense_gradient(table_features: list[Feature], inputs: Arrays, options: Options) -> Floats:
     """Gradient of a whole table, f32[R, D]."""
     gradients = []
     for feature in reversed(table_features):
@@ -168,7 +166,7 @@ def dense_gradient(
     return reduce(np.add, gradients)
 
 
-def _factors(feature: Feature, options: dict[str, Value]) -> Floats:
+def _factors(feature: Feature, options: Options) -> Floats:
     """What the gradient of each lookup is multiplied by: its weight, over L for MEAN."""
     # In fp64: torch divides in double and rounds the factor once.
     weights = np.ones(feature.indices.size)
@@ -179,21 +177,21 @@ def _factors(feature: Feature, options: dict[str, Value]) -> Floats:
     return weights.astype(np.float32)
 
 
-def _rate(options: dict[str, Value]) -> float:
+def _rate(options: Options) -> float:
     return float(options["learning_rate"])
 
 
-def _decayed(w: Floats, g: Floats, options: dict[str, Value]) -> Floats:
+def _decayed(w: Floats, g: Floats, options: Options) -> Floats:
     """Gradient with the L2 term."""
     decay = float(options["weight_decay"])
     return fused(F(decay), w, g) if decay and options["weight_decay_mode"] == "l2" else g
 
 
-def _sgd(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
+def _sgd(w: Floats, state: State, g: Floats, options: Options) -> None:
     w[:] = fused(F(-_rate(options)), _decayed(w, g, options), w)
 
 
-def _momentum(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
+def _momentum(w: Floats, state: State, g: Floats, options: Options) -> None:
     g = _decayed(w, g, options)
     m = state["momentum_buffer"]
     # torch's first step copies the gradient; dampening is not applied to it.
@@ -201,14 +199,14 @@ def _momentum(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> 
     w[:] = fused(F(-_rate(options)), m, w)
 
 
-def _adagrad(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
+def _adagrad(w: Floats, state: State, g: Floats, options: Options) -> None:
     g = _decayed(w, g, options)
     state["sum"][:] = fused(g, g, state["sum"])
     root = mkl_root(state["sum"]) + ADAGRAD_EPS
     w[:] = w + (F(-_rate(options)) * g) / root
 
 
-def _adam(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
+def _adam(w: Floats, state: State, g: Floats, options: Options) -> None:
     """Adam; AdamW where the decay is decoupled."""
     beta1 = float(options["beta1"])
     beta2 = float(options["beta2"])
@@ -226,7 +224,7 @@ def _adam(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None
     w[:] = w + (F(-(_rate(options) / (1 - beta1**count))) * m) / root
 
 
-def _rowwise(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
+def _rowwise(w: Floats, state: State, g: Floats, options: Options) -> None:
     """TorchRec's RowWiseAdagrad: the mean of squares as torch.sum adds them, then as Adagrad."""
     g = _decayed(w, g, options)
     state["sum"][:] = state["sum"] + (reduced(g * g) / F(g.shape[1]))[:, None]
@@ -279,7 +277,7 @@ def _interleaved(parts: list[Floats]) -> Floats:
 
 
 def _entries(
-    table_features: list[Feature], inputs: Arrays, options: dict[str, Value]
+    table_features: list[Feature], inputs: Arrays, options: Options
 ) -> tuple[Ints, Floats]:
     """Row numbers and gradients of a table's sparse gradient before its duplicates are merged."""
     entries = None
@@ -333,11 +331,7 @@ def _coalesced(keys: Ints, x: Floats) -> tuple[Ints, Floats]:
 
 
 def _sparse_step(
-    w: Floats,
-    state: State,
-    table_features: list[Feature],
-    inputs: Arrays,
-    options: dict[str, Value],
+    w: Floats, state: State, table_features: list[Feature], inputs: Arrays, options: Options
 ) -> None:
     """A step of SGD, Adagrad or SparseAdam on the rows of a sparse gradient."""
     keys, x = _entries(table_features, inputs, options)
@@ -371,7 +365,7 @@ def _sparse_step(
     w[rows] = w[rows] + factor * (m[rows] / (mkl_root(v[rows]) + F(float(options["eps"]))))
 
 
-def unique_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def unique_gradient(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `unique_gradient`: the sparse gradients, coalesced, of all tables."""
     if options["weights_format"] != "fp32" or options["max_gradient"]:
         raise NoMirror("only gradients of fp32 tables that are not clipped are mirrored")

@@ -10,12 +10,12 @@ import numpy as np
 
 from neocpu.core.types import Floats
 from neocpu.oracle.mirrors.order import F, NoMirror, features, running_sums, tables
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options
 
 RANKS = 2
 
 
-def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+def lookup(inputs: Arrays, options: Options) -> Arrays:
     """Bits of `lookup`: an EmbeddingBagCollection sharded row-wise over two ranks."""
     if options["weights_format"] != "fp32" or options["output_format"] != "fp32":
         raise NoMirror("row-wise sums of narrow tables are not mirrored")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from neocpu.core.types import Ints
 from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.canonical.update import unique_gradient_bits
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
 from neocpu.oracle.truth.bags import SCALED, TableGeometry, bags_of, only, rows_of, tables_of
 from neocpu.oracle.truth.bends import flushed_bounded
@@ -88,7 +88,7 @@ SCALED_OUTPUTS = {
 class BoundedTables:
     """Weights and states of all tables as bounded numbers, in the course of training."""
 
-    def __init__(self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> None:
+    def __init__(self, inputs: Arrays, options: Options, bends: Switches) -> None:
         self.geometry: TableGeometry = tables_of(inputs)
         rows = rows_of(inputs, options, bends)
         value = rows.value
@@ -118,7 +118,7 @@ class BoundedTables:
         first: Ints = self.geometry.first_element[table] + rows[:, None] * dim
         return first + np.arange(dim)
 
-    def seen_rows(self, options: dict[str, Value], bends: frozenset[str]) -> Bounded:
+    def seen_rows(self, options: Options, bends: Switches) -> Bounded:
         """The weights as lookups of a training step read them."""
         unseen = {"global_decay_forward_missing", "weight_decay_ignored"}
         if not is_active(options) or bends & unseen:
@@ -131,7 +131,7 @@ class BoundedTables:
         return factor.take(row) * self.weights
 
     def touched_elements(
-        self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]
+        self, inputs: Arrays, options: Options, bends: Switches
     ) -> NDArray[np.bool_]:
         """Which elements belong to rows that a batch looks up."""
         bags = bags_of(inputs, options, bends)
@@ -141,11 +141,7 @@ class BoundedTables:
         return touched
 
     def update(
-        self,
-        table: int,
-        merged_gradients: MergedGradients,
-        options: dict[str, Value],
-        bends: frozenset[str],
+        self, table: int, merged_gradients: MergedGradients, options: Options, bends: Switches
     ) -> None:
         """One optimizer step on the rows of one table."""
         if "weight_decay_shared_only" in bends and not self.decays_on_cpu[table]:
@@ -205,7 +201,7 @@ class BoundedTables:
             name: stored(state, self.layout.formats[name]) for name, state in self.states.items()
         }
 
-    def state_truths(self) -> dict[str, Truth]:
+    def state_truths(self) -> Truths:
         """What may stand in each state, if states are as they were before they are stored."""
         return {
             name: in_format(state.copy(), form)
@@ -229,9 +225,7 @@ def _summed_squares(merged_gradients: MergedGradients) -> Bounded:
     return segment_sums(squares, squares.value, merged_gradients.starts, 1, divisions)
 
 
-def step(
-    tables: BoundedTables, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> None:
+def step(tables: BoundedTables, inputs: Arrays, options: Options, switches: Switches) -> None:
     """One fused backward on all tables."""
     bags = bags_of(inputs, options, switches)
     batches = [bags]
@@ -244,7 +238,7 @@ def step(
 
 
 def _updates(
-    gradients: MergedGradients, rows: int, options: dict[str, Value], switches: frozenset[str]
+    gradients: MergedGradients, rows: int, options: Options, switches: Switches
 ) -> Iterator[MergedGradients]:
     """The updates of one table in one step: one, unless a switch says otherwise."""
     if "untouched_rows_step" in switches:
@@ -271,9 +265,7 @@ def _with_all_rows(gradients: MergedGradients, rows: int) -> MergedGradients:
     return MergedGradients(np.arange(rows), total, total, np.arange(rows + 1))
 
 
-def _backward_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _backward_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     tables = BoundedTables(inputs, options, switches)
     # narrow rows: the truth wants the numbers before they are rounded
     step(tables, inputs, {**options, "weights_format": "fp32"}, switches)
@@ -286,8 +278,8 @@ def _backward_truth(
 
 
 def _weight_truths(
-    tables: BoundedTables, inputs: Arrays, options: dict[str, Value], rounding: str
-) -> dict[str, Truth]:
+    tables: BoundedTables, inputs: Arrays, options: Options, rounding: str
+) -> Truths:
     """The rows after the step: numbers of a format, or the parts of row-scaled rows."""
     name = str(options["weights_format"])
     if name in SCALED:
@@ -300,9 +292,7 @@ def _weight_truths(
     return {"weights": weights}
 
 
-def _unique_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _unique_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     tables = tables_of(inputs)
     by_table = merged(bags_of(inputs, options, switches), inputs, options, switches)
     rows = [np.empty(0, np.int64)]
@@ -320,9 +310,7 @@ def _unique_truth(
     }
 
 
-def locate(
-    inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
-) -> dict[str, int]:
+def locate(inputs: Arrays, options: Options, output: str, index: tuple[int, ...]) -> dict[str, int]:
     """Table, row and column of an element of the weights or of a state."""
     name = output.rsplit("/", 1)[-1]
     if name not in STATES and name not in ("weights", "joined", "sparse_ema", *SCALED_OUTPUTS):

@@ -13,7 +13,7 @@ from neocpu.core.codecs import CODECS, LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS, WIRES
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.bags import rows_of
 from neocpu.oracle.truth.formats import in_format
@@ -23,9 +23,7 @@ FUSED = tuple(name for name, form in FORMATS.items() if form.row_scaled)
 ROWS = tuple(name for name, codec in CODECS.items() if codec.module != "codecs")
 
 
-def _round_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _round_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     rounding = rounding_of(options, switches)
     name = {"truncate": "toward_zero"}.get(rounding, rounding)
     if options["format"] == "bf16" and rounding == "nearest" and "bf16_cast_half_up" in switches:
@@ -33,7 +31,7 @@ def _round_truth(
     return {"codes": in_format(Bounded.exactly(inputs["x"]), str(options["format"]), name)}
 
 
-def _round_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _round_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     name = str(options["format"])
     x = np.ascontiguousarray(inputs["x"], np.float32)
     codes = np.empty(x.shape, FORMATS[name].dtype)
@@ -58,7 +56,7 @@ def _arguments(name: str, options: dict[str, object]) -> list[object]:
     ]
 
 
-def _quantize_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _quantize_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     name = str(options["format"])
     x = np.ascontiguousarray(inputs["x"], np.float32)
     codec = CODECS[name]
@@ -72,9 +70,7 @@ def _quantize_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> A
     return {"codes": out}
 
 
-def _quantize_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _quantize_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     out = _quantize_bits(inputs, options, "reference")["codes"]
     name = str(options["format"])
     if name in ("int8", "int8_gpu"):
@@ -109,7 +105,7 @@ def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> ND
     return out
 
 
-def _dequantize_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _dequantize_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     name = str(options["format"])
     codes = np.ascontiguousarray(inputs["codes"], np.uint8)
     codec = CODECS[name]
@@ -119,9 +115,7 @@ def _dequantize_bits(inputs: Arrays, options: dict[str, Value], backend: str) ->
     return {"out": out}
 
 
-def _dequantize_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _dequantize_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     name = str(options["format"])
     columns = int(options["columns"])
     codes = inputs["codes"]

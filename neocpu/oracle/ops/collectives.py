@@ -15,7 +15,7 @@ import numpy as np
 
 from neocpu.core.types import Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
 from neocpu.oracle.ops.fp8_rows import fp8_numbers
 from neocpu.oracle.truth.formats import FORMATS, in_format, stored
 from neocpu.oracle.truth.numbers import SMALL as LEAST_NORMAL
@@ -44,7 +44,7 @@ class RankPart(NamedTuple):
     nodes: Ints
 
     @staticmethod
-    def of(inputs: Arrays, options: dict[str, Value]) -> "RankPart":
+    def of(inputs: Arrays, options: Options) -> "RankPart":
         """Raises ValueError for a rank or a format that does not exist."""
         if options["format"] not in WIRE_FORMATS:
             raise ValueError(f"format is {options['format']!r}: choose {', '.join(WIRE_FORMATS)}")
@@ -70,7 +70,7 @@ class RankPart(NamedTuple):
         return np.flatnonzero(np.repeat(mask, self.widths))
 
 
-def wire_bytes(width: int, options: dict[str, Value]) -> int:
+def wire_bytes(width: int, options: Options) -> int:
     """Bytes of so many columns of a sample."""
     name = str(options["format"])
     if name not in HEADER:
@@ -83,7 +83,7 @@ def wire_bytes(width: int, options: dict[str, Value]) -> int:
     return total
 
 
-def _sizes(part: RankPart, options: dict[str, Value], backward: bool) -> Ints:
+def _sizes(part: RankPart, options: Options, backward: bool) -> Ints:
     """Bytes from every rank to every other, i64[sender, receiver], as pooled vectors go."""
     per_key = [wire_bytes(int(width), options) for width in part.widths]
     ranks = part.cuts.size - 1
@@ -93,7 +93,7 @@ def _sizes(part: RankPart, options: dict[str, Value], backward: bool) -> Ints:
     return sizes.T if backward else sizes
 
 
-def _sent(part: RankPart, options: dict[str, Value], bends: frozenset[str]) -> Ints:
+def _sent(part: RankPart, options: Options, bends: Switches) -> Ints:
     """Bytes that the rank hands to every other one, i64[W]."""
     sizes = _sizes(part, options, bool(options["backward"]))
     if not options["two_level"] or "two_level_direct" in bends:
@@ -111,9 +111,7 @@ def _sent(part: RankPart, options: dict[str, Value], bends: frozenset[str]) -> I
     return sent
 
 
-def _blocks(
-    part: RankPart, width: int, options: dict[str, Value], bends: frozenset[str]
-) -> list[int]:
+def _blocks(part: RankPart, width: int, options: Options, bends: Switches) -> list[int]:
     """Where blocks of columns end, the last one included."""
     block = int(options["block"])
     if "wire_blocks_span_keys" in bends:
@@ -126,9 +124,7 @@ def _blocks(
     return ends
 
 
-def wired(
-    x: Bounded, ends: list[int], options: dict[str, Value], bends: frozenset[str] = frozenset()
-) -> Bounded:
+def wired(x: Bounded, ends: list[int], options: Options, bends: Switches = frozenset()) -> Bounded:
     """Numbers [R, C] as a wire leaves them. ends : of the blocks of columns."""
     name = str(options["format"])
     scale = float(options["scale"])
@@ -180,9 +176,7 @@ def _wired_block(x: Bounded, name: str, backward: bool) -> Bounded:
     return where(np.broadcast_to(unfit, x.value.shape), nan, arrived)
 
 
-def _alltoall_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _alltoall_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     part = RankPart.of(inputs, options)
     x = Bounded.exactly(inputs["values"])
     arrived = wired(x, _blocks(part, x.value.shape[1], options, switches), options, switches)
@@ -196,7 +190,7 @@ def _alltoall_truth(
     }
 
 
-def _place(part: RankPart, options: dict[str, Value], shape: tuple[int, ...]) -> tuple[Ints, ...]:
+def _place(part: RankPart, options: Options, shape: tuple[int, ...]) -> tuple[Ints, ...]:
     """What arrives at the rank, of all values."""
     if options["backward"]:
         return np.ix_(np.arange(shape[0]), part.columns(part.owner == part.rank))
@@ -211,9 +205,7 @@ def _tree(terms: Sequence[N], rounded: Callable[[N], N]) -> N:
     return rounded(_tree(terms[:half], rounded) + _tree(terms[half:], rounded))
 
 
-def _reduce_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _reduce_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     part = RankPart.of(inputs, options)
     _refuse_rounded_blocks(options)
     partials = np.asarray(inputs["partials"], np.float64)
@@ -231,24 +223,24 @@ def _reduce_truth(
     }
 
 
-def _refuse_rounded_blocks(options: dict[str, Value]) -> None:
+def _refuse_rounded_blocks(options: Options) -> None:
     """Raise ValueError where sums would be rounded in blocks."""
     if options["round_sums"] and options["format"] in HEADER:
         raise ValueError(f"round_sums rounds number by number: {options['format']} has blocks")
 
 
-def _reduced_bytes(part: RankPart, options: dict[str, Value]) -> Ints:
+def _reduced_bytes(part: RankPart, options: Options) -> Ints:
     """Bytes of partial sums that the rank hands to every other one, i64[W]."""
     sizes = np.diff(part.cuts) * sum(wire_bytes(int(width), options) for width in part.widths)
     sizes[part.rank] = 0
     return sizes
 
 
-def _spec(options: dict[str, Value]) -> WireSpec:
+def _spec(options: Options) -> WireSpec:
     return WireSpec(str(options["format"]), int(options["block"]), float(options["scale"]))
 
 
-def _rounded(x: Floats, part: RankPart, options: dict[str, Value], backend: str) -> Floats:
+def _rounded(x: Floats, part: RankPart, options: Options, backend: str) -> Floats:
     """Numbers f32[R, C] as neocpu's wires leave them."""
     spec = _spec(options)
     out = x.copy()
@@ -272,7 +264,7 @@ def _rounded(x: Floats, part: RankPart, options: dict[str, Value], backend: str)
     return out
 
 
-def _alltoall_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _alltoall_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     from neocpu.parallel.exchange.two_level import Places
 
     part = RankPart.of(inputs, options)
@@ -292,7 +284,7 @@ def _alltoall_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> A
     return {"sent_bytes": sent, "out": np.ascontiguousarray(out[_place(part, options, out.shape)])}
 
 
-def _reduce_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _reduce_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     part = RankPart.of(inputs, options)
     _refuse_rounded_blocks(options)
     rounds = bool(options["round_sums"])

@@ -8,7 +8,7 @@ import numpy as np
 
 from neocpu.core.formats import HFP8_BACKWARD, HFP8_FORWARD, WIRES
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.formats import ROUNDINGS, Format, in_format, quantum
 from neocpu.oracle.truth.numbers import Bounded, Real, where
@@ -19,7 +19,7 @@ LEAST_EXACT = 2.0**-40  # of a largest number to which fp32 does not add EPSILON
 _FORMS = {"hfp8_forward": HFP8_FORWARD, "hfp8_backward": HFP8_BACKWARD}
 
 
-def _form(options: dict[str, Value]) -> Format:
+def _form(options: Options) -> Format:
     """The format of the codes: numbers beyond its limit become the limit."""
     name = "hfp8_backward" if options["backward"] else "hfp8_forward"
     number = _FORMS[name]
@@ -27,7 +27,7 @@ def _form(options: dict[str, Value]) -> Format:
     return Format(name, number.mantissa + 1, 1 - number.bias, limit, limit, "|u1")
 
 
-def _scales(x: Real, limit: float, switches: frozenset[str]) -> Bounded:
+def _scales(x: Real, limit: float, switches: Switches) -> Bounded:
     """limit / (1e-20 + largest |x| of the row): [R]; NaN is skipped."""
     with np.errstate(invalid="ignore"):
         size = x if "fp8_largest_signed" in switches else np.abs(x)
@@ -50,7 +50,7 @@ def _scales(x: Real, limit: float, switches: frozenset[str]) -> Bounded:
     )
 
 
-def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+def _truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     x = np.asarray(inputs["x"], np.float64)
     form = _form(options)
     scale = _scales(x, form.largest, switches)
@@ -83,7 +83,7 @@ def fp8_numbers(x: Real, backward: bool) -> Bounded:
     return interval_of(truths["numbers"]) / interval_of(truths["scale"]).column()
 
 
-def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Scale and numbers of the bytes that `quantize` writes."""
     x = np.ascontiguousarray(inputs["x"], np.float32)
     backward = int(bool(options["backward"]))

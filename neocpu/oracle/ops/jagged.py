@@ -3,7 +3,7 @@
 import numpy as np
 
 from neocpu.oracle.canonical import jagged as canonical
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truths, Value
 from neocpu.oracle.ops.layout import OFFSETS
 from neocpu.oracle.truth import jagged
 from neocpu.oracle.truth.formats import in_format
@@ -23,56 +23,42 @@ def _by_bag(rows: str, columns: str) -> Field:
 
 
 def _products(
-    name: str,
-    about: str,
-    inputs: dict[str, Field],
-    outputs: dict[str, Field],
-    options: dict[str, Value],
+    name: str, about: str, inputs: dict[str, Field], outputs: dict[str, Field], options: Options
 ) -> Operator:
     """An operator whose outputs are sums of products."""
     products_of = getattr(jagged, name)
 
-    def truth(
-        arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]
-    ) -> dict[str, Truth]:
+    def truth(arrays: Arrays, settings: Options, switches: Switches) -> Truths:
         truths = {}
         for output, (description, shape) in products_of(arrays, settings, switches).items():
             truths[output] = in_format(sums(description).reshape(*shape), "fp32")
         return truths
 
-    def run(arrays: Arrays, settings: dict[str, Value], backend: str) -> Arrays:
+    def run(arrays: Arrays, settings: Options, backend: str) -> Arrays:
         return canonical.product_bits(products_of, arrays, settings, backend)
 
     return Operator(name, about, inputs, options, outputs, run, truth)
 
 
-def _softmax_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _softmax_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     return {"out": in_format(jagged.softmax(inputs, options, switches), "fp32")}
 
 
-def _softmax_gradient_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _softmax_gradient_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     return {"values_grad": in_format(jagged.softmax_gradient(inputs, options, switches), "fp32")}
 
 
-def _elementwise_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _elementwise_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     return {"out": in_format(jagged.elementwise(inputs, options, switches), "fp32")}
 
 
-def _elementwise_gradient_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _elementwise_gradient_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     gradients = jagged.elementwise_gradients(inputs, options, switches)
     return {name: in_format(gradient, "fp32") for name, gradient in gradients.items()}
 
 
 def _locate_by_bag(
-    inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
+    inputs: Arrays, options: Options, output: str, index: tuple[int, ...]
 ) -> dict[str, int]:
     """Bag, place in it and column of an element of jagged rows."""
     if len(index) != 2 or len(inputs.get("values", ())) != inputs["offsets"][-1]:

@@ -14,7 +14,7 @@ from neocpu.core.rules import RULES
 from neocpu.core.types import Ints
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import backward_bits
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
 from neocpu.oracle.ops.backward import BACKWARD, STATES, BoundedTables, step
 from neocpu.oracle.ops.lookup import LOOKUP, looked_up
 from neocpu.oracle.truth.bags import DecodedRows
@@ -70,7 +70,7 @@ def _steps(inputs: Arrays) -> Iterator[Step]:
         )
 
 
-def _table_options(options: dict[str, Value]) -> dict[str, Value]:
+def _table_options(options: Options) -> dict[str, Value]:
     """The options of lookups and updates, without those of the store."""
     return {name: value for name, value in options.items() if name not in STORE_OPTIONS}
 
@@ -84,7 +84,7 @@ def _read_rows(batch: Arrays) -> Ints:
 class _Numbers:
     """Rows and states of all ids as bounded numbers."""
 
-    def __init__(self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> None:
+    def __init__(self, inputs: Arrays, options: Options, bends: Switches) -> None:
         first = next(_steps(inputs)).batch
         self.options = BACKWARD.complete(_table_options(options))
         self.bends = bends
@@ -111,15 +111,13 @@ class _Numbers:
             state.error[where] = 0.0
 
 
-def _store(
-    inputs: Arrays, options: dict[str, Value], bends: frozenset[str] = frozenset()
-) -> KeyStore:
+def _store(inputs: Arrays, options: Options, bends: Switches = frozenset()) -> KeyStore:
     """Who is in the table before the first step."""
     counts = np.array(inputs.get("counts", np.zeros(inputs["keys"].size)), np.int64)
     return KeyStore(options, bends, counts, int(inputs["times"][:1].sum()))
 
 
-def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+def _truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     numbers = _Numbers(inputs, options, switches)
     tables = numbers.tables
     store = _store(inputs, options, switches)
@@ -150,7 +148,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     return outputs
 
 
-def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     update_options = BACKWARD.complete(_table_options(options))
     lookup_options = LOOKUP.complete({"pooling": options["pooling"]})
     rule = RULES[str(update_options["optimizer"])]

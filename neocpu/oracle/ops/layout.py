@@ -9,7 +9,7 @@ import numpy as np
 
 from neocpu.core.types import Elements
 from neocpu.oracle.canonical import layout as canonical_layout
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
 from neocpu.oracle.ops.lookup import BAGS, TABLES
 from neocpu.oracle.truth import layout as truth_layout
 from neocpu.oracle.truth.formats import in_format
@@ -40,28 +40,20 @@ def as_truth(array: Elements) -> Truth:
 
 
 def _operator(
-    name: str,
-    about: str,
-    inputs: dict[str, Field],
-    options: dict[str, Value],
-    outputs: dict[str, Field],
+    name: str, about: str, inputs: dict[str, Field], options: Options, outputs: dict[str, Field]
 ) -> Operator:
     model: Callable[..., Arrays] = getattr(truth_layout, name)  # the function of that name
 
-    def truth(
-        arrays: Arrays, values: dict[str, Value], switches: frozenset[str]
-    ) -> dict[str, Truth]:
+    def truth(arrays: Arrays, values: Options, switches: Switches) -> Truths:
         return {key: as_truth(array) for key, array in model(arrays, values, switches).items()}
 
-    def run(arrays: Arrays, values: dict[str, Value], backend: str) -> Arrays:
+    def run(arrays: Arrays, values: Options, backend: str) -> Arrays:
         return canonical_layout.run(name, arrays, values, backend)
 
     return Operator(name, about, inputs, options, outputs, run, truth)
 
 
-def _segment_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _segment_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     terms = Bounded.exactly(inputs["values"])
     starts = inputs["offsets"].astype(np.int64)
     divisions = np.zeros(1, np.int64)

@@ -4,12 +4,10 @@ Operators `lookup` and `weight_gradient`, and what other operators share with th
 tables and bags, the options of pooling, and how results are rounded.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from neocpu.oracle.canonical import lookup_bits, weight_gradient_bits
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truths, Value
 from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch, bags_of, rows_of
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.lookups import pooled, sequence, weight_gradients
@@ -62,9 +60,7 @@ def joined(bags: JaggedBatch, features: list[Bounded], variable: bool) -> Bounde
     return out
 
 
-def looked_up(
-    inputs: Arrays, rows: DecodedRows, options: dict[str, Value], switches: frozenset[str]
-) -> Bounded:
+def looked_up(inputs: Arrays, rows: DecodedRows, options: Options, switches: Switches) -> Bounded:
     """What a lookup returns, before it is rounded to the output's format."""
     bags = bags_of(inputs, options, switches)
     if options["pooling"] == "none":
@@ -75,7 +71,7 @@ def looked_up(
 ROUNDING_OF_SWITCH = {"half_up": "away", "truncated": "toward_zero"}
 
 
-def rounding_of(options: Mapping[str, Value], switches: frozenset[str]) -> str:
+def rounding_of(options: Options, switches: Switches) -> str:
     """How results become elements of a narrow format: as the option `rounding` or a switch says."""
     for switch, name in ROUNDING_OF_SWITCH.items():
         if switch in switches:
@@ -88,9 +84,7 @@ def rounding_of(options: Mapping[str, Value], switches: frozenset[str]) -> str:
     return rounding
 
 
-def _lookup_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _lookup_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     out = looked_up(inputs, rows_of(inputs, options, switches), options, switches)
     form = str(options["output_format"])
     rounding = rounding_of({}, switches)
@@ -99,18 +93,14 @@ def _lookup_truth(
     return {"out": in_format(out, form, rounding)}
 
 
-def _weight_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _weight_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     bags = bags_of(inputs, options, switches)
     rows = rows_of(inputs, options, switches)
     gradient = weight_gradients(bags, inputs, rows, options, switches)
     return {"per_sample_weights_grad": in_format(gradient, "fp32")}
 
 
-def locate(
-    inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
-) -> dict[str, int]:
+def locate(inputs: Arrays, options: Options, output: str, index: tuple[int, ...]) -> dict[str, int]:
     """Sample, feature, table and column of an element of the output.
 
     Of a sequence, or of the gradient of weights: lookup, feature, table, sample and row.

@@ -6,7 +6,7 @@ Without per-sample weights, as in torch. Row -1 is padding: it is not looked at.
 import numpy as np
 
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truths, Value
 from neocpu.oracle.ops.backward import GRADIENT
 from neocpu.oracle.ops.lookup import BAGS, TABLES, joined, locate
 from neocpu.oracle.truth.bags import bags_of, rows_of, tables_of
@@ -22,44 +22,42 @@ OPTIONS: dict[str, Value] = {"weights_format": "fp32", "bounds_check": "fatal"}
 NONE: frozenset[str] = frozenset()
 
 
-def _largest(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Bounded:
+def _largest(inputs: Arrays, options: Options, switches: Switches) -> Bounded:
     bags = bags_of(inputs, options, switches)
     features = maxima(bags, rows_of(inputs, options), switches)
     return joined(bags, features, "batch_sizes" in inputs)
 
 
-def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+def _truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     return {"out": in_format(_largest(inputs, options, switches), "fp32")}
 
 
-def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     # A maximum is one of the numbers: the model has its bits already.
     return {"out": _largest(inputs, options, NONE).value.astype(np.float32)}
 
 
-def _backward_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _backward_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     bags = bags_of(inputs, options, switches)
     rows = rows_of(inputs, options)
     total = sums(gradient_sums(inputs, options, bags, rows, switches))
     return {"weights_grad": in_format(Bounded(total.value[:, 0], total.error[:, 0]), "fp32")}
 
 
-def _backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _backward_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     bags = bags_of(inputs, options, NONE)
     description = gradient_sums(inputs, options, bags, rows_of(inputs, options), NONE)
     return {"weights_grad": summed(description, backend_module("rows.lookup", backend))[:, 0]}
 
 
 def _locate(
-    inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
+    inputs: Arrays, options: Options, output: str, index: tuple[int, ...]
 ) -> dict[str, int]:
     return locate(inputs, {**options, "pooling": "max"}, output, index)
 
 
 def _locate_element(
-    inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
+    inputs: Arrays, options: Options, output: str, index: tuple[int, ...]
 ) -> dict[str, int]:
     """Table, row and column of an element of all tables."""
     return tables_of(inputs).place_of_element(index[0])

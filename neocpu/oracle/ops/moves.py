@@ -7,7 +7,7 @@ that adds up the gradients of what was copied more than once.
 import numpy as np
 
 from neocpu.kernels.compile.choice import backend_module
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truths
 from neocpu.oracle.ops.layout import as_truth
 from neocpu.oracle.truth import moves
 from neocpu.oracle.truth.formats import in_format
@@ -50,7 +50,7 @@ def _pair(
     values: str,
     geometry: dict[str, Field],
     fields: tuple[Field, Field],
-    options: dict[str, Value] | None = None,
+    options: Options | None = None,
 ) -> tuple[Operator, Operator]:
     """The operator `name`, which copies its input `values`, and its backward.
 
@@ -59,27 +59,23 @@ def _pair(
     move_of: CopyMapOf = getattr(moves, name)
     gradient = f"{values}_grad"
 
-    def copy(arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]) -> Arrays:
+    def copy(arrays: Arrays, settings: Options, switches: Switches) -> Arrays:
         source = move_of(arrays, settings, switches).source
         # Source -1 takes the +0 at the end.
         flat = np.append(np.asarray(arrays[values], np.float32).reshape(-1), np.float32(0))
         return {"out": flat[source]}
 
-    def truth(
-        arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]
-    ) -> dict[str, Truth]:
+    def truth(arrays: Arrays, settings: Options, switches: Switches) -> Truths:
         return {"out": as_truth(copy(arrays, settings, switches)["out"])}
 
-    def run(arrays: Arrays, settings: dict[str, Value], backend: str) -> Arrays:
+    def run(arrays: Arrays, settings: Options, backend: str) -> Arrays:
         return copy(arrays, settings, frozenset())
 
-    def backward_truth(
-        arrays: Arrays, settings: dict[str, Value], switches: frozenset[str]
-    ) -> dict[str, Truth]:
+    def backward_truth(arrays: Arrays, settings: Options, switches: Switches) -> Truths:
         move = move_of(arrays, settings, switches)
         return {gradient: in_format(scattered(move, arrays, switches), "fp32")}
 
-    def backward(arrays: Arrays, settings: dict[str, Value], backend: str) -> Arrays:
+    def backward(arrays: Arrays, settings: Options, backend: str) -> Arrays:
         move = move_of(arrays, settings, frozenset())
         terms = np.asarray(arrays["grad_output"], np.float32).reshape(-1, 1)
         sums = by_target(terms, move.source.reshape(-1), int(np.prod(move.shape)))

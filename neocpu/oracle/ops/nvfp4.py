@@ -12,7 +12,7 @@ FBGEMM: triton_scale_nvfp4_quant; its tests take the factor from the tensor's la
 import numpy as np
 
 from neocpu.oracle.adapters import coded, codes_of
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
 from neocpu.oracle.truth.formats import FORMATS, Format, decode, in_format, limits, nearest
 from neocpu.oracle.truth.numbers import TINY, ULP, Bounded, Real
 
@@ -50,9 +50,7 @@ def _scales(blocks: Real, factor: float) -> tuple[Bounded, Truth]:
     return scale, Truth(truth.reference, bound, lower, upper, format="fp8_e4m3")
 
 
-def _quantize_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _quantize_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     x = np.asarray(inputs["x"], np.float64)
     factor = float(np.float32(options["factor"]))
     blocks = x.reshape(len(x), -1, BLOCK)
@@ -85,7 +83,7 @@ def _in_units(blocks: Real, scale: Real, factor: float) -> Real:
     return np.where(unit > 0, blocks / np.where(unit > 0, unit, 1.0), 0.0)
 
 
-def _quantize_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _quantize_run(inputs: Arrays, options: Options, backend: str) -> Arrays:
     x = np.asarray(inputs["x"], np.float32)
     factor = np.float32(options["factor"])
     blocks = x.reshape(len(x), -1, BLOCK)
@@ -112,9 +110,7 @@ def unpacked(codes: np.ndarray) -> Real:
     return np.where(nibbles & 8, -magnitude, magnitude)
 
 
-def _dequantize_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _dequantize_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     factor = float(np.float32(options["factor"]))
     values = unpacked(codes_of(inputs["codes"]))
     scale = np.repeat(decode(inputs["scales"], "fp8_e4m3"), BLOCK, axis=1)
@@ -128,7 +124,7 @@ def _dequantize_truth(
     return {"out": in_format(Bounded(number, error), "fp32")}
 
 
-def _dequantize_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _dequantize_run(inputs: Arrays, options: Options, backend: str) -> Arrays:
     values = unpacked(codes_of(inputs["codes"])).astype(np.float32)
     scale = np.repeat(decode(inputs["scales"], "fp8_e4m3"), BLOCK, axis=1).astype(np.float32)
     return {"out": values * scale / np.float32(options["factor"])}
@@ -153,14 +149,12 @@ def tiled(scales: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(tiles.transpose(0, 3, 2, 1, 4)).reshape(-1)
 
 
-def _layout_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _layout_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     out = tiled(codes_of(inputs["scales"]))
     return {"tiles": Truth.exactly(out, "uint8")}
 
 
-def _layout_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _layout_run(inputs: Arrays, options: Options, backend: str) -> Arrays:
     return {"tiles": tiled(codes_of(inputs["scales"]))}
 
 

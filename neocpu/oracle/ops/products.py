@@ -13,9 +13,9 @@ from neocpu.core.codecs import LAYOUTS, NEAREST
 from neocpu.core.formats import FORMATS
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import OperandFormat
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
 from neocpu.oracle.ops.lookup import rounding_of
-from neocpu.oracle.truth.dense.products import Switches, layer, operand, pairs, products, relu
+from neocpu.oracle.truth.dense.products import layer, operand, pairs, products, relu
 from neocpu.oracle.truth.formats import in_format, stored
 from neocpu.oracle.truth.numbers import Bounded
 
@@ -26,7 +26,7 @@ LAYERS = (1, 2, 3)
 OPTIONS: dict[str, Value] = {"format": "bf16", "output": "fp32"}
 
 
-def _rounded(x: np.ndarray, options: dict[str, Value], backend: str) -> np.ndarray:
+def _rounded(x: np.ndarray, options: Options, backend: str) -> np.ndarray:
     """The operand f32[R, C] of x."""
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty_like(x)
@@ -44,7 +44,7 @@ def _written(x: np.ndarray, form: str, backend: str) -> np.ndarray:
     return FORMATS[form].view(codes)
 
 
-def _output(x: Bounded, options: dict[str, Value], switches: Switches) -> Truth:
+def _output(x: Bounded, options: Options, switches: Switches) -> Truth:
     rounding = {"truncate": "toward_zero"}.get(
         rounding_of(options, switches), rounding_of(options, switches)
     )
@@ -54,14 +54,14 @@ def _output(x: Bounded, options: dict[str, Value], switches: Switches) -> Truth:
 # ---- one product ----
 
 
-def _matrices(inputs: Arrays, options: dict[str, Value]) -> tuple[np.ndarray, np.ndarray]:
+def _matrices(inputs: Arrays, options: Options) -> tuple[np.ndarray, np.ndarray]:
     """a f32[M, K] and b f32[N, K], whatever axis of the inputs is contracted."""
     a, b = inputs["a"], inputs["b"]
     product = options["product"]
     return (a.T if product == "weight_gradient" else a, b if product == "layer" else b.T)
 
 
-def _gemm_truth(inputs: Arrays, options: dict[str, Value], switches: Switches) -> dict[str, Truth]:
+def _gemm_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     a, b = _matrices(inputs, options)
     left = Bounded.exactly(operand(a, options, switches))
     if options["product"] != "layer":
@@ -76,7 +76,7 @@ def _gemm_truth(inputs: Arrays, options: dict[str, Value], switches: Switches) -
     return {"out": _output(relu(total) if options["relu"] else total, options, switches)}
 
 
-def _gemm_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _gemm_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     gemm = backend_module("dense.gemm", backend)
     a = _rounded(inputs["a"], options, backend)
     b = _rounded(inputs["b"], options, backend)
@@ -97,7 +97,7 @@ def _gemm_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Array
 # ---- layers behind one another ----
 
 
-def _mlp_truth(inputs: Arrays, options: dict[str, Value], switches: Switches) -> dict[str, Truth]:
+def _mlp_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     form = str(options["format"])
     x = Bounded.exactly(operand(inputs["x"], options, switches))
     truths: dict[str, Truth] = {}
@@ -117,7 +117,7 @@ def _numbered(inputs: Arrays) -> list[tuple[int, bool]]:
     return [(number, number == present[-1]) for number in present]
 
 
-def _mlp_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _mlp_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     gemm = backend_module("dense.gemm", backend)
     x = _rounded(inputs["x"], options, backend)
     outputs: Arrays = {}
@@ -136,9 +136,7 @@ def _mlp_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays
 # ---- pairs of vectors ----
 
 
-def _interaction_truth(
-    inputs: Arrays, options: dict[str, Value], switches: Switches
-) -> dict[str, Truth]:
+def _interaction_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     e = operand(inputs["e"], options, switches)
     dots = pairs(e, bool(options["diagonal"]), options, switches)
     first = Bounded.exactly(e[:, 0])
@@ -147,7 +145,7 @@ def _interaction_truth(
     return {"out": _output(Bounded(value, error), options, switches)}
 
 
-def _interaction_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _interaction_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     samples, vectors, width = inputs["e"].shape
     e = _rounded(inputs["e"].reshape(samples, vectors * width), options, backend)
     diagonal = bool(options["diagonal"])

@@ -11,7 +11,7 @@ import numpy as np
 
 from neocpu.core.policies import EVICTIONS
 from neocpu.core.types import Ints
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
 from neocpu.oracle.truth.row_cache import BatchMoves, RowCache
 
 STATISTICS = 6
@@ -26,7 +26,7 @@ class BatchStream(NamedTuple):
     in_flight: int  # batches whose rows are locked at once, the one that comes in included
 
     @staticmethod
-    def of(inputs: Arrays, options: dict[str, Value]) -> "BatchStream":
+    def of(inputs: Arrays, options: Options) -> "BatchStream":
         """Raises ValueError for an unknown policy, and where no batch is ever in flight."""
         if options["policy"] not in EVICTIONS:
             raise ValueError(f"policy is {options['policy']!r}: choose {', '.join(EVICTIONS)}")
@@ -58,7 +58,7 @@ def _outputs(k: int, moves: BatchMoves) -> dict[str, Ints]:
     return {f"step{k}/{name}": np.array(rows, np.int64) for name, rows in vars(moves).items()}
 
 
-def _model(inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> dict[str, Ints]:
+def _model(inputs: Arrays, options: Options, bends: Switches) -> dict[str, Ints]:
     """All outputs by the plain model."""
     stream = BatchStream.of(inputs, options)
     cache = RowCache(int(options["sets"]), str(options["policy"]), bends)
@@ -93,12 +93,12 @@ def _counted(lookups: Mapping[int, int], moves: BatchMoves) -> Ints:
     return np.array(parts, np.int64)
 
 
-def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+def _truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     outputs = _model(inputs, options, switches)
     return {name: Truth.exactly(numbers) for name, numbers in outputs.items()}
 
 
-def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """What neocpu's cache does; the reference is the model."""
     if backend == "reference":
         return {**_model(inputs, options, frozenset())}

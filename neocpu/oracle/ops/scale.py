@@ -16,7 +16,7 @@ from neocpu.core.formats import FORMATS
 from neocpu.core.types import Ints
 from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.global_decay import backward_bits
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
 from neocpu.oracle.ops.backward import BACKWARD, STATES
 from neocpu.oracle.ops.lookup import BAGS, LOOKUP, TABLES
 from neocpu.oracle.truth.bags import TableGeometry, tables_of
@@ -55,7 +55,7 @@ class Compact:
     """The lookups of some samples over tables of just the rows that they, or a check, touch."""
 
     inputs: Arrays
-    options: dict[str, Value]
+    options: Options
     bends: frozenset[str]
     samples: Ints  # whose lookups are kept, ascending
     check_rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -145,8 +145,8 @@ class Compact:
 
 
 def compact_lookup(
-    inputs: Arrays, options: dict[str, Value], bends: frozenset[str] = frozenset()
-) -> tuple[Arrays, dict[str, Value]]:
+    inputs: Arrays, options: Options, bends: Switches = frozenset()
+) -> tuple[Arrays, Options]:
     """Inputs and options of the `lookup` that gives the samples to be checked."""
     samples = inputs["check_samples"].astype(np.int64)
     compact = Compact(inputs, options, bends, samples)
@@ -155,8 +155,8 @@ def compact_lookup(
 
 
 def compact_backward(
-    inputs: Arrays, options: dict[str, Value], bends: frozenset[str] = frozenset()
-) -> tuple[Arrays, dict[str, Value], Compact]:
+    inputs: Arrays, options: Options, bends: Switches = frozenset()
+) -> tuple[Arrays, Options, Compact]:
     """Inputs and options of the `backward` that touches the same rows, and where they went."""
     # A row's gradient comes from all samples, so none may be left out.
     samples = np.unique(inputs["bags"].astype(np.int64) % max(int(options["batch"]), 1))
@@ -166,26 +166,22 @@ def compact_backward(
     return small, BACKWARD.complete(backward_options), compact
 
 
-def _lookup_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _lookup_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     small, lookup_options = compact_lookup(inputs, options, switches)
     return LOOKUP.truth(small, lookup_options, switches)
 
 
-def _lookup_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _lookup_run(inputs: Arrays, options: Options, backend: str) -> Arrays:
     small, lookup_options = compact_lookup(inputs, options)
     return lookup_bits(small, lookup_options, backend)
 
 
-def _checked_part(options: dict[str, Value], name: str, elements: Ints, rows: Ints) -> Ints:
+def _checked_part(options: Options, name: str, elements: Ints, rows: Ints) -> Ints:
     """Where the checked rows stand in an output of `backward`."""
     return rows if name in layout_of(options).row else elements
 
 
-def _backward_truth(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[str, Truth]:
+def _backward_truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     small, rest, compact = compact_backward(inputs, options, switches)
     elements, rows = compact.places()
     outputs = {}
@@ -200,7 +196,7 @@ def _part(truth: Truth, place: Ints) -> Truth:
     return truth.with_arrays({part: array[place] for part, array in truth.arrays().items()})
 
 
-def _backward_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _backward_run(inputs: Arrays, options: Options, backend: str) -> Arrays:
     small, rest, compact = compact_backward(inputs, options)
     elements, rows = compact.places()
     outputs = backward_bits(small, rest, backend)
@@ -210,7 +206,7 @@ def _backward_run(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
 
 
 def _locate_row(
-    inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
+    inputs: Arrays, options: Options, output: str, index: tuple[int, ...]
 ) -> dict[str, int]:
     """Table, row and column of an element of the checked rows."""
     tables = tables_of(inputs)

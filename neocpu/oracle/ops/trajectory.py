@@ -10,7 +10,7 @@ import numpy as np
 from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.ensemble import averaged_bits
 from neocpu.oracle.canonical.global_decay import backward_bits, decayed_inputs
-from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
 from neocpu.oracle.ops.backward import HYPER, STATES, STORE, BoundedTables, locate, step
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, looked_up
 from neocpu.oracle.truth.bags import DecodedRows
@@ -37,7 +37,7 @@ def batches(inputs: Arrays) -> list[Arrays]:
     return steps
 
 
-def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+def _truth(inputs: Arrays, options: Options, switches: Switches) -> Truths:
     tables = BoundedTables(inputs, options, switches)
     initial_states = {name: state.copy() for name, state in tables.states.items()}
     weights_format = str(options["weights_format"])
@@ -78,7 +78,7 @@ def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     return outputs
 
 
-def initial_shadow(inputs: Arrays, options: dict[str, Value]) -> Bounded | None:
+def initial_shadow(inputs: Arrays, options: Options) -> Bounded | None:
     """The average of the weights as it came in, zeros if it did not; None: there is none."""
     if not keeps_shadow(options):
         return None
@@ -88,7 +88,7 @@ def initial_shadow(inputs: Arrays, options: dict[str, Value]) -> Bounded | None:
     return Bounded.exactly(decode(codes, str(options["momentum2_format"])))
 
 
-def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+def _bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
     """Canonical answer: lookups and backwards step by step, from bits to bits."""
     outputs: Arrays = {}
     weights = inputs["weights"]

@@ -14,7 +14,7 @@ import numpy as np
 from neocpu.core.formats import FORMATS, INFERENCE
 from neocpu.core.types import Ints
 from neocpu.oracle.adapters import codes_of
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Switches
 from neocpu.oracle.truth.bends import bent_limits, limits_by_table
 from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.numbers import LARGEST, SLACK, TINY, Real, U
@@ -115,9 +115,7 @@ class DecodedRows(NamedTuple):
         return np.maximum(self.error[elements], np.where(np.isfinite(rounding), rounding, 0.0))
 
 
-def rows_of(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str] = frozenset()
-) -> DecodedRows:
+def rows_of(inputs: Arrays, options: Options, switches: Switches = frozenset()) -> DecodedRows:
     """All rows of all tables, decoded.
 
     Rows of row-scaled formats are q*scale + bias, which kernels compute with one rounding or two;
@@ -163,7 +161,7 @@ def rows_of(
 
 
 def fused_rows(
-    inputs: Arrays, name: str, alignment: int = 1, switches: frozenset[str] = frozenset()
+    inputs: Arrays, name: str, alignment: int = 1, switches: Switches = frozenset()
 ) -> Iterator[tuple[Real, Real, Real]]:
     """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table, by table.
 
@@ -199,7 +197,7 @@ def fused_rows(
         yield q, scale_and_bias[:, :1], scale_and_bias[:, 1:2]
 
 
-def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> JaggedBatch:
+def bags_of(inputs: Arrays, options: Options, switches: Switches) -> JaggedBatch:
     """All bags of a batch.
 
     Raises ValueError where a row number is out of range and bounds_check is fatal.
@@ -273,7 +271,7 @@ def only(bags: JaggedBatch, feature: int) -> JaggedBatch:
     )
 
 
-def _bag_limits(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
+def _bag_limits(offsets: Ints, switches: Switches) -> tuple[Ints, Ints]:
     """First lookup of every bag, and the one after its last."""
     first = offsets[:-1]
     end = offsets[1:]
@@ -290,7 +288,7 @@ def _bag_limits(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
     return first, end
 
 
-def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozenset[str]) -> Ints:
+def _checked(row: Ints, rows: Ints, options: Options, switches: Switches) -> Ints:
     """Row numbers; -1 where nothing is read: pruned lookups, and those out of range."""
     outside = (row < -1) | (row >= rows)
     pruned = row == -1
@@ -313,7 +311,7 @@ def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozens
     return np.where(pruned, rows - 1, row) if "pruned_reads_last_row" in switches else row
 
 
-def _columns(features: Ints, dims: Ints, switches: frozenset[str]) -> Ints:
+def _columns(features: Ints, dims: Ints, switches: Switches) -> Ints:
     """First output column of each feature."""
     if "columns_in_table_order" in switches:
         order = np.argsort(features, kind="stable")

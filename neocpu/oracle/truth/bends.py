@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
+from neocpu.oracle.operator import Switches
 from neocpu.oracle.truth.numbers import Bounded, Real
 
 CAPS = (32, 1024)  # of kernels that handle a warp or a block of lookups
@@ -18,7 +19,7 @@ VARIANTS = {"duplicate_lost": LOST_PLACES}
 SMALLEST_NORMAL = 2.0**-126
 
 
-def bent_limits(first: Ints, end: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
+def bent_limits(first: Ints, end: Ints, switches: Switches) -> tuple[Ints, Ints]:
     """First lookup of every bag, and the one after its last, of loops that end too early."""
     longest = int((end - first).max(initial=0))
     for cap in CAPS:
@@ -33,7 +34,7 @@ def bent_limits(first: Ints, end: Ints, switches: frozenset[str]) -> tuple[Ints,
 
 
 def limits_by_table(
-    first: Ints, end: Ints, table: Ints, sample: Ints, switches: frozenset[str]
+    first: Ints, end: Ints, table: Ints, sample: Ints, switches: Switches
 ) -> tuple[Ints, Ints]:
     """Limits of bags that are found by table instead of feature.
 
@@ -47,7 +48,7 @@ def limits_by_table(
     return first[bag], end[bag]
 
 
-def kept_duplicates(starts: Ints, switches: frozenset[str]) -> NDArray[np.bool_] | None:
+def kept_duplicates(starts: Ints, switches: Switches) -> NDArray[np.bool_] | None:
     """Which terms of the segments starts[s]:starts[s + 1] count; None: all of them."""
     count = np.diff(starts)
     size = np.repeat(count, count)
@@ -77,21 +78,21 @@ def kept_duplicates(starts: Ints, switches: frozenset[str]) -> NDArray[np.bool_]
     return kept
 
 
-def flushed(x: Real, switches: frozenset[str]) -> Real:
+def flushed(x: Real, switches: Switches) -> Real:
     """Numbers of which the subnormal ones are 0."""
     if "subnormals_flushed" not in switches:
         return x
     return np.where(np.abs(x) < SMALLEST_NORMAL, 0.0, x)
 
 
-def flushed_bounded(x: Bounded, switches: frozenset[str]) -> Bounded:
+def flushed_bounded(x: Bounded, switches: Switches) -> Bounded:
     """Bounded numbers of which the subnormal ones are 0."""
     if "subnormals_flushed" not in switches:
         return x
     return Bounded(flushed(x.value, switches), x.error)
 
 
-def padded_width(columns: int, switches: frozenset[str]) -> int:
+def padded_width(columns: int, switches: Switches) -> int:
     """Columns that a mean over a row divides by."""
     for multiple in PADDED:
         if f"mean_over_padded_{multiple}" in switches:

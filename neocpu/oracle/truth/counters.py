@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from neocpu.kernels.twins.numbers.elementary import exp, log
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options, Switches
 from neocpu.oracle.truth.numbers import (
     ULP,
     Bounded,
@@ -62,9 +62,7 @@ def _raised(x: Bounded, exponent: float) -> Bounded:
     return rounded(value, np.broadcast_to(error, value.shape), ulps=8.0)
 
 
-def _adjusted_rate(
-    options: dict[str, Value], lr: Bounded, plain: Bounded, counter: Bounded
-) -> Bounded:
+def _adjusted_rate(options: Options, lr: Bounded, plain: Bounded, counter: Bounded) -> Bounded:
     """Learning rate of rows: by the mode's formula for those above the threshold, else `plain`."""
     mode = str(options["learning_rate_mode"])
     bound = float(options["adjustment_ub"])
@@ -90,12 +88,7 @@ def _adjusted_rate(
 
 
 def rate_and_keep(
-    options: dict[str, Value],
-    lr: Bounded,
-    root: Bounded,
-    counter: Bounded,
-    gap: Real,
-    bends: frozenset[str],
+    options: Options, lr: Bounded, root: Bounded, counter: Bounded, gap: Real, bends: Switches
 ) -> tuple[Bounded, Bounded]:
     """Rate and factor of the weights, [U] each, of the rule with counters.
 

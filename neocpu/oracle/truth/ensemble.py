@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options, Switches, Value
 from neocpu.oracle.truth.formats import stored
 from neocpu.oracle.truth.numbers import ULP, Bounded, where
 
@@ -42,14 +42,14 @@ class Due(NamedTuple):
     coefficient: float
 
 
-def keeps_shadow(options: dict[str, Value]) -> bool:
+def keeps_shadow(options: Options) -> bool:
     """Whether weights have a shadow. Raises ValueError for a step_mode that does not exist."""
     if options["step_mode"] not in STEP_MODES:
         raise ValueError(f"step_mode is {options['step_mode']!r}: choose {', '.join(STEP_MODES)}")
     return bool(options["step_ema"] or options["step_swap"])
 
 
-def due(options: dict[str, Value], step: int) -> Due:
+def due(options: Options, step: int) -> Due:
     """What training step `step` (from 1) does."""
     interval = int(options["step_ema"])
     swap_every = int(options["step_swap"])
@@ -66,10 +66,10 @@ def due(options: dict[str, Value], step: int) -> Due:
 def averaged(
     weights: Bounded,
     shadow: Bounded,
-    options: dict[str, Value],
+    options: Options,
     step: int,
     touched: NDArray[np.bool_],
-    bends: frozenset[str],
+    bends: Switches,
 ) -> tuple[Bounded, Bounded]:
     """Weights and shadow [elements] after what is due before the lookup of a training step.
 
@@ -97,7 +97,7 @@ def averaged(
 
 
 def _interpolated(
-    shadow: Bounded, weights: Bounded, coefficient: float, bends: frozenset[str]
+    shadow: Bounded, weights: Bounded, coefficient: float, bends: Switches
 ) -> Bounded:
     """c*shadow + (1 - c)*w, by kernels that compute it so or as shadow + (1 - c)*(w - shadow)."""
     if "ensemble_coefficient_swapped" in bends:

@@ -13,18 +13,18 @@ kernels (GPU; the CPU has none).
 
 import numpy as np
 
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options, Switches
 from neocpu.oracle.truth.numbers import ULP, Bounded, larger, powers, rounded, where
 from neocpu.oracle.truth.states import GLOBAL
 
 
-def is_active(options: dict[str, Value]) -> bool:
+def is_active(options: Options) -> bool:
     """Whether this step applies the decay of the steps that rows missed."""
     in_force = options["weight_decay_mode"] == GLOBAL and float(options["weight_decay"]) > 0
     return in_force and int(options["step"]) >= int(options["decay_start"])
 
 
-def factors(prev_iter: Bounded, options: dict[str, Value], bends: frozenset[str]) -> Bounded:
+def factors(prev_iter: Bounded, options: Options, bends: Switches) -> Bounded:
     """G of rows with this `prev_iter`, by kernels that take the power in fp32."""
     last = prev_iter.value
     share = float(options["learning_rate"]) * float(options["weight_decay"])

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options
 from neocpu.oracle.truth.numbers import SLACK, ULP, Bounded, U, powers
 from neocpu.oracle.truth.states import GLOBAL
 
@@ -15,7 +15,7 @@ ONE = Bounded.exactly(1.0)
 class Hyper:
     """Hyper-parameters as a kernel holds them: rounded to fp32."""
 
-    options: dict[str, Value]
+    options: Options
     bends: frozenset[str] = field(default_factory=frozenset)
 
     def __getitem__(self, name: str) -> Bounded:

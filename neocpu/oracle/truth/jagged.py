@@ -12,7 +12,7 @@ import numpy as np
 
 from neocpu.core.types import Ints
 from neocpu.kernels.twins.numbers.elementary import exp
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Switches
 from neocpu.oracle.truth.numbers import TINY, ULP, Bounded, Real, gamma
 from neocpu.oracle.truth.sums import segment_sums
 from neocpu.tables.embedding.row_sums import SumsOfRows, row_by_matrix, segment_starts
@@ -33,7 +33,7 @@ class JaggedRows(NamedTuple):
 
 
 def jagged_rows(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str], longest: int = 0
+    inputs: Arrays, options: Options, switches: Switches, longest: int = 0
 ) -> JaggedRows:
     """Bags of rows.
 
@@ -74,9 +74,7 @@ def sums(description: SumsOfRows) -> Bounded:
 Products = dict[str, tuple[SumsOfRows, tuple[int, ...]]]  # by output: the sums and the shape
 
 
-def jagged_dense_bmm(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Products:
+def jagged_dense_bmm(inputs: Arrays, options: Options, switches: Switches) -> Products:
     """Rows [n, K] times the matrix [K, N] of their bag."""
     rows = jagged_rows(inputs, options, switches)
     dense = inputs["dense"]
@@ -86,9 +84,7 @@ def jagged_dense_bmm(
     return {"out": (row_by_matrix(inputs["values"], dense, rows.bag), shape)}
 
 
-def jagged_dense_bmm_backward(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Products:
+def jagged_dense_bmm_backward(inputs: Arrays, options: Options, switches: Switches) -> Products:
     """grad [n, N] times each matrix transposed; rows transposed times grad, bag by bag."""
     rows = jagged_rows(inputs, options, switches)
     dense = inputs["dense"]
@@ -103,9 +99,7 @@ def jagged_dense_bmm_backward(
     }
 
 
-def jagged_jagged_bmm(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Products:
+def jagged_jagged_bmm(inputs: Arrays, options: Options, switches: Switches) -> Products:
     """Rows [n, M] transposed times rows [n, N], bag by bag: [B, M, N]."""
     rows = jagged_rows(inputs, options, switches)
     left = inputs["values"]
@@ -116,9 +110,7 @@ def jagged_jagged_bmm(
     return {"out": (by_bag(left, right, rows.first, rows.lengths), shape)}
 
 
-def jagged_jagged_bmm_backward(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Products:
+def jagged_jagged_bmm_backward(inputs: Arrays, options: Options, switches: Switches) -> Products:
     """Rows of each side times the gradient [B, M, N] of their bag, transposed for the first."""
     rows = jagged_rows(inputs, options, switches)
     gradient = inputs["grad_output"]
@@ -143,7 +135,7 @@ class _Heads(NamedTuple):
     width: int  # columns of a head
 
 
-def _heads(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> _Heads:
+def _heads(inputs: Arrays, options: Options, switches: Switches) -> _Heads:
     vectors = inputs["vectors"]
     rows = jagged_rows(inputs, options, switches, longest=vectors.shape[1] or -1)
     bags = rows.lengths.size
@@ -152,9 +144,7 @@ def _heads(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     return _Heads(rows, heads, np.flatnonzero(rows.bag >= 0), width)
 
 
-def dense_vec_jagged_mul(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Products:
+def dense_vec_jagged_mul(inputs: Arrays, options: Options, switches: Switches) -> Products:
     """Vector [L] of each bag and head times the bag's rows of that head: [B*H, D]."""
     h = _heads(inputs, options, switches)
     by_head = inputs["values"].reshape(len(inputs["values"]) * h.heads, h.width)
@@ -176,9 +166,7 @@ def dense_vec_jagged_mul(
     return {"out": (description, (len(inputs["vectors"]), h.width))}
 
 
-def dense_vec_jagged_mul_backward(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Products:
+def dense_vec_jagged_mul_backward(inputs: Arrays, options: Options, switches: Switches) -> Products:
     """Of the vectors: dot products of gradient and rows; of the rows: vector times gradient."""
     h = _heads(inputs, options, switches)
     gradient = inputs["grad_output"]  # [B*H, D]
@@ -210,7 +198,7 @@ def dense_vec_jagged_mul_backward(
     }
 
 
-def softmax(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Bounded:
+def softmax(inputs: Arrays, options: Options, switches: Switches) -> Bounded:
     """Softmax of each column over the rows of each bag: [n, D].
 
     Unknown where the bag holds +infinity: kernels that subtract it give NaN, others 0.
@@ -258,9 +246,7 @@ def _softmax_of_bag(x: Real, padding: int, of_row: bool) -> Bounded:
     return Bounded(quotient.value, np.where(unknown, np.inf, error))
 
 
-def softmax_gradient(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Bounded:
+def softmax_gradient(inputs: Arrays, options: Options, switches: Switches) -> Bounded:
     """y*(g - Σ g*y) over each bag, from the softmax y and the gradient g: [n, D]."""
     y = np.asarray(inputs["output"], np.float64)
     g = np.asarray(inputs["grad_output"], np.float64)
@@ -286,7 +272,7 @@ def softmax_gradient(
     return out
 
 
-def elementwise(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Bounded:
+def elementwise(inputs: Arrays, options: Options, switches: Switches) -> Bounded:
     """Jagged rows and dense ones, added or multiplied; rows beyond the dense array, and padding."""
     x = Bounded.exactly(inputs["values"])
     dense = Bounded.exactly(inputs["dense"])
@@ -306,7 +292,7 @@ def elementwise(inputs: Arrays, options: dict[str, Value], switches: frozenset[s
     return out
 
 
-def _inside(inputs: Arrays, switches: frozenset[str]) -> tuple[JaggedRows, Ints]:
+def _inside(inputs: Arrays, switches: Switches) -> tuple[JaggedRows, Ints]:
     """The bags of rows, and the rows that have a place in the dense array."""
     longest = inputs["dense"].shape[1]
     rows = jagged_rows(inputs, {}, switches, longest=longest or -1)
@@ -314,7 +300,7 @@ def _inside(inputs: Arrays, switches: frozenset[str]) -> tuple[JaggedRows, Ints]
 
 
 def elementwise_gradients(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+    inputs: Arrays, options: Options, switches: Switches
 ) -> dict[str, Bounded]:
     """Gradients of the rows and of the dense array, for mul: each times the other operand."""
     rows, inside = _inside(inputs, switches)

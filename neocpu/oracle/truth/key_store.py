@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options
 from neocpu.oracle.truth.numbers import Real
 
 STRATEGIES = (
@@ -39,7 +39,7 @@ class KeyStore:
     count : those with which the history begins; who has none is absent. start : when it begins.
     """
 
-    options: dict[str, Value]
+    options: Options
     bends: frozenset[str]
     count: Ints
     start: int = 0

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from neocpu.core.types import Elements, Ints
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Switches
 
 
 def ints(values: ArrayLike) -> Ints:
@@ -27,36 +27,30 @@ def offsets_of(lengths: Elements) -> Ints:
     return ints(offsets)
 
 
-def lengths_to_offsets(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Arrays:
+def lengths_to_offsets(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Model of `lengths_to_offsets`."""
     return {"offsets": offsets_of(inputs["lengths"])}
 
 
-def offsets_to_lengths(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Arrays:
+def offsets_to_lengths(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Model of `offsets_to_lengths`."""
     ends = inputs["offsets"].tolist()
     return {"lengths": ints([b - a for a, b in pairwise(ends)])}
 
 
-def offsets_range(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def offsets_range(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Place of each lookup in its bag (offsets_range)."""
     ends = inputs["offsets"].tolist()
     return {"range": ints([k for a, b in pairwise(ends) for k in range(b - a)])}
 
 
-def invert_permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def invert_permute(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """The permutation that undoes one (invert_permute)."""
     permute = inputs["permute"].tolist()
     return {"inverse": ints([permute.index(k) for k in range(len(permute))])}
 
 
-def expand_into_jagged_permute(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Arrays:
+def expand_into_jagged_permute(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Where lookups of permuted segments come from (expand_into_jagged_permute)."""
     ends = inputs["offsets"].tolist()
     segments = [range(a, b) for a, b in pairwise(ends)]
@@ -74,7 +68,7 @@ def _take(inputs: Arrays, name: str, order: list[int]) -> Arrays:
     return {name: inputs[name][ints(order)]} if name in inputs else {}
 
 
-def permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def permute(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Keys in another order, or several times (permute_2D_sparse_data)."""
     lengths = inputs["lengths"]
     samples = lengths.shape[1]
@@ -118,7 +112,7 @@ def _bucketized(inputs: Arrays, ranks: int, owner: Callable[[int, int], tuple[in
     }
 
 
-def block_bucketize(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def block_bucketize(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Lookups to the rank that owns their row (block_bucketize_sparse_features).
 
     Rank-major, then keys, then samples. Rank = row // block (of its key), local row = row -
@@ -138,7 +132,7 @@ def block_bucketize(inputs: Arrays, options: dict[str, Value], switches: frozens
     return _bucketized(inputs, ranks, owner)
 
 
-def bucketize_uneven(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def bucketize_uneven(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Lookups to ranks whose blocks differ in size (FBGEMM's block_bucketize_pos).
 
     Rank r of key f owns rows boundaries[f, r] to boundaries[f, r + 1]; rows beyond the last go to
@@ -157,21 +151,19 @@ def bucketize_uneven(inputs: Arrays, options: dict[str, Value], switches: frozen
     return _bucketized(inputs, ranks, owner)
 
 
-def recat(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def recat(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Order that makes blocks by (rank, key) key-major (TorchRec's _get_recat)."""
     features = int(options["features"])
     ranks = int(options["ranks"])
     return {"order": ints([rank * features + f for f in range(features) for rank in range(ranks)])}
 
 
-def index_select(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def index_select(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Rows by number (index_select_dim0)."""
     return {"values": np.stack([inputs["values"][k] for k in inputs["select"].tolist()])}
 
 
-def jagged_to_padded_dense(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Arrays:
+def jagged_to_padded_dense(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Rows of each bag, cut off or padded to max_length (jagged_to_padded_dense)."""
     values = inputs["values"]
     ends = inputs["offsets"].tolist()
@@ -184,9 +176,7 @@ def jagged_to_padded_dense(
     return {"dense": out}
 
 
-def padded_dense_to_jagged(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Arrays:
+def padded_dense_to_jagged(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """The inverse: rows of a bag beyond max_length are 0 (dense_to_jagged)."""
     dense = inputs["dense"]
     ends = inputs["offsets"].tolist()
@@ -197,9 +187,7 @@ def padded_dense_to_jagged(
     return {"values": out}
 
 
-def jagged_index_select(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Arrays:
+def jagged_index_select(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Some bags, in some order, with repeats (jagged_index_select)."""
     bags = _bags(inputs["lengths"])
     selected = inputs["select"].tolist()
@@ -210,7 +198,7 @@ def jagged_index_select(
     }
 
 
-def unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def unique(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Unique rows ascending, the place of each lookup's row, and counts (jagged_unique_indices)."""
     indices = inputs["indices"].tolist()
     unique_rows = sorted(set(indices))
@@ -225,7 +213,7 @@ def unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) 
     }
 
 
-def jagged_unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def jagged_unique(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """`unique` of each table by itself, and the rows as bags (jagged_unique_indices).
 
     Features of a table stand side by side; their bags share its rows evenly, the first ones taking
@@ -248,7 +236,7 @@ def jagged_unique(inputs: Arrays, options: dict[str, Value], switches: frozenset
     return {"unique": ints(rows), "inverse": ints(inverse), "lengths": ints(lengths)}
 
 
-def reorder_batched(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def reorder_batched(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Batches, each table-major, as one (reorder_batched_ad_lengths and _indices)."""
     counts = [b - a for a, b in pairwise(inputs["batch_offsets"].tolist())]
     bags = iter(_bags(inputs["lengths"]))
@@ -266,7 +254,7 @@ def reorder_batched(inputs: Arrays, options: dict[str, Value], switches: frozens
     return {"lengths": ints([len(bag) for bag in moved]), **_take(inputs, "indices", order)}
 
 
-def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def linear_index(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """First element of each lookup's row, and its number among all rows (linearize_index)."""
     rows = inputs["rows"].tolist()
     dims = inputs["dims"].tolist()
@@ -289,7 +277,7 @@ def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[
     return {"element": ints(elements), "row": ints(global_rows)}
 
 
-def bounds_check(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Arrays:
+def bounds_check(inputs: Arrays, options: Options, switches: Switches) -> Arrays:
     """Row numbers, -1 for those out of range; their count by table (bounds_check_indices)."""
     rows = inputs["rows"].tolist()
     ends = inputs["offsets"].tolist()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Switches
 from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch
 from neocpu.oracle.truth.bends import flushed, flushed_bounded, kept_duplicates
 from neocpu.oracle.truth.formats import FORMATS, TF32, away, nearest
@@ -34,7 +34,7 @@ class MergedGradients:
     starts: Ints  # i64[U+1]: terms of each row, in the order of the batch
 
 
-def divisor(bags: JaggedBatch, options: dict[str, Value], switches: frozenset[str]) -> Real | None:
+def divisor(bags: JaggedBatch, options: Options, switches: Switches) -> Real | None:
     """What the sum of each bag is divided by: f64[bags], or None where nothing is divided."""
     if options["pooling"] != "mean" or "mean_not_divided" in switches:
         return None
@@ -123,7 +123,7 @@ def _products(bags: JaggedBatch, rows: DecodedRows) -> int:
 
 
 def pooled(
-    bags: JaggedBatch, rows: DecodedRows, options: dict[str, Value], switches: frozenset[str]
+    bags: JaggedBatch, rows: DecodedRows, options: Options, switches: Switches
 ) -> list[Bounded]:
     """Pooled rows of every feature, [B_f, D_f] each, before they are rounded to the output."""
     divisors = divisor(bags, options, switches)
@@ -198,10 +198,10 @@ def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
 def gradients(
     bags: JaggedBatch,
     inputs: Arrays,
-    options: dict[str, Value],
+    options: Options,
     f: int,
     lookups: Ints,
-    switches: frozenset[str] = frozenset(),
+    switches: Switches = frozenset(),
 ) -> Real:
     """Gradient rows [m, D] that reach some lookups of feature f, not yet divided or weighted."""
     gradient = np.asarray(inputs["grad_output"], np.float64)
@@ -224,7 +224,7 @@ def gradients(
 
 
 def merged(
-    bags: JaggedBatch, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+    bags: JaggedBatch, inputs: Arrays, options: Options, switches: Switches
 ) -> dict[int, MergedGradients]:
     """Merged gradients of every table that has a lookup."""
     tables = {}
@@ -236,9 +236,7 @@ def merged(
     return tables
 
 
-def _backward_divisor(
-    bags: JaggedBatch, options: dict[str, Value], switches: frozenset[str]
-) -> Real | None:
+def _backward_divisor(bags: JaggedBatch, options: Options, switches: Switches) -> Real | None:
     """What the gradient of each bag is divided by."""
     if "weighted_mean_backward_not_divided" in switches and bags.weight is not None:
         return None
@@ -246,11 +244,7 @@ def _backward_divisor(
 
 
 def _lookup_gradients(
-    bags: JaggedBatch,
-    inputs: Arrays,
-    options: dict[str, Value],
-    lookups: Ints,
-    switches: frozenset[str],
+    bags: JaggedBatch, inputs: Arrays, options: Options, lookups: Ints, switches: Switches
 ) -> tuple[Real, Real]:
     """Gradients [m, D] of the single lookups of one table, weighted and divided.
 
@@ -282,11 +276,7 @@ def _lookup_gradients(
 
 
 def _merged_table(
-    bags: JaggedBatch,
-    inputs: Arrays,
-    options: dict[str, Value],
-    lookups: Ints,
-    switches: frozenset[str],
+    bags: JaggedBatch, inputs: Arrays, options: Options, lookups: Ints, switches: Switches
 ) -> MergedGradients:
     """The gradients of one table, whose lookups come sorted by row."""
     terms, underflow = _lookup_gradients(bags, inputs, options, lookups, switches)
@@ -333,11 +323,7 @@ def _merged_table(
 
 
 def weight_gradients(
-    bags: JaggedBatch,
-    inputs: Arrays,
-    rows: DecodedRows,
-    options: dict[str, Value],
-    switches: frozenset[str],
+    bags: JaggedBatch, inputs: Arrays, rows: DecodedRows, options: Options, switches: Switches
 ) -> Bounded:
     """Gradient of the per-sample weights [n], over L for MEAN.
 

@@ -7,14 +7,14 @@ gradient.
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Switches
 from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch
 from neocpu.oracle.truth.lookups import elements_of, gradients
 from neocpu.oracle.truth.numbers import Bounded, Real
 from neocpu.tables.embedding.row_sums import SumsOfRows, by_target
 
 
-def _winners(x: Real, switches: frozenset[str]) -> Ints:
+def _winners(x: Real, switches: Switches) -> Ints:
     """Row of the largest element of each column of x [L, D], L > 0: i64[D]; -1: none."""
     if "max_skips_nan" in switches:  # a comparison with NaN is false: only the first may stay
         first_is_nan = np.isnan(x[0])
@@ -29,7 +29,7 @@ def _winners(x: Real, switches: frozenset[str]) -> Ints:
 
 
 def elements_of_maxima(
-    bags: JaggedBatch, rows: DecodedRows, switches: frozenset[str]
+    bags: JaggedBatch, rows: DecodedRows, switches: Switches
 ) -> list[tuple[Ints, Ints]]:
     """By feature, i64[B_f, D_f] each: elements of the largest numbers, and lookups that read them.
 
@@ -56,7 +56,7 @@ def elements_of_maxima(
     return features
 
 
-def maxima(bags: JaggedBatch, rows: DecodedRows, switches: frozenset[str]) -> list[Bounded]:
+def maxima(bags: JaggedBatch, rows: DecodedRows, switches: Switches) -> list[Bounded]:
     """The largest numbers of every feature's bags, [B_f, D_f] each; 0 for empty bags."""
     # Element -1 (an empty bag) is the 0 at the end.
     padded = np.append(rows.value, 0.0)
@@ -71,11 +71,7 @@ def maxima(bags: JaggedBatch, rows: DecodedRows, switches: frozenset[str]) -> li
 
 
 def gradient_sums(
-    inputs: Arrays,
-    options: dict[str, Value],
-    bags: JaggedBatch,
-    rows: DecodedRows,
-    switches: frozenset[str],
+    inputs: Arrays, options: Options, bags: JaggedBatch, rows: DecodedRows, switches: Switches
 ) -> SumsOfRows:
     """The terms of the gradient of each element of all tables: sums f32[elements, 1]."""
     targets = [np.empty(0, np.int64)]

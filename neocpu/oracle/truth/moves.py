@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.oracle.operator import Arrays, Value
+from neocpu.oracle.operator import Arrays, Options, Switches
 from neocpu.oracle.truth.numbers import Bounded, U
 from neocpu.oracle.truth.sums import segment_sums
 from neocpu.tables.embedding.row_sums import ranges, segment_starts
@@ -25,10 +25,10 @@ class CopyMap:
     shape: tuple[int, ...]  # of the input
 
 
-CopyMapOf = Callable[[Arrays, dict[str, Value], frozenset[str]], CopyMap]
+CopyMapOf = Callable[[Arrays, Options, Switches], CopyMap]
 
 
-def permute_pooled(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> CopyMap:
+def permute_pooled(inputs: Arrays, options: Options, switches: Switches) -> CopyMap:
     """Columns of features in another order (permute_pooled_embs)."""
     dims = inputs["dims"].astype(np.int64)
     permute = inputs["permute"].astype(np.int64)
@@ -43,9 +43,7 @@ def permute_pooled(inputs: Arrays, options: dict[str, Value], switches: frozense
     return CopyMap(np.arange(samples)[:, None] * width + columns, (samples, width))
 
 
-def permute_multi_embedding(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> CopyMap:
+def permute_multi_embedding(inputs: Arrays, options: Options, switches: Switches) -> CopyMap:
     """Columns of several tensors into other tensors (permute_multi_embedding).
 
     permutes : i32[P, 6]; input tensor, output tensor, first column there and there, columns; the
@@ -69,9 +67,7 @@ def permute_multi_embedding(
     return CopyMap(source, (int(input_start[-1]),))
 
 
-def group_index_select(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> CopyMap:
+def group_index_select(inputs: Arrays, options: Options, switches: Switches) -> CopyMap:
     """Rows by number out of each of several matrices (group_, batch_index_select_dim0)."""
     rows = inputs["rows"].astype(np.int64)
     dims = inputs["dims"].astype(np.int64)
@@ -88,9 +84,7 @@ def group_index_select(
     return CopyMap(ranges(row_start[order], dims[matrix[order]]), (int((rows * dims).sum()),))
 
 
-def keyed_jagged_index_select(
-    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> CopyMap:
+def keyed_jagged_index_select(inputs: Arrays, options: Options, switches: Switches) -> CopyMap:
     """The bags of some samples, key by key (keyed_jagged_index_select_dim1)."""
     lengths = inputs["lengths"].astype(np.int64)
     keys, samples = lengths.shape
@@ -104,7 +98,7 @@ def keyed_jagged_index_select(
     return CopyMap(np.minimum(source, count - 1), (count,))
 
 
-def scattered(move: CopyMap, gradient: Arrays, switches: frozenset[str]) -> Bounded:
+def scattered(move: CopyMap, gradient: Arrays, switches: Switches) -> Bounded:
     """Gradients of the input: [shape]; those of places that hold the same element added up."""
     terms = np.asarray(gradient["grad_output"], np.float64).reshape(-1)
     source = move.source.reshape(-1)

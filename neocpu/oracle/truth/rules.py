@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from neocpu.oracle.operator import Switches
 from neocpu.oracle.truth.bends import padded_width
 from neocpu.oracle.truth.counters import clipped, counted, elapsed, rate_and_keep
 from neocpu.oracle.truth.formats import stored
@@ -114,7 +115,7 @@ def _square_sum(x: Bounded, rows: RowUpdate, rest: float = 0.0) -> Bounded:
     return _of_table(square_sum(x), rows.bends, rest)
 
 
-def _of_table(squares: Bounded, bends: frozenset[str], rest: float) -> Bounded:
+def _of_table(squares: Bounded, bends: Switches, rest: float) -> Bounded:
     """Squares of the norms of rows; with a switch, of their whole table instead.
 
     rest : what the other rows of the table add.

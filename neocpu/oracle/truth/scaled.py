@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.operator import Arrays, Truth
+from neocpu.oracle.operator import Arrays, Truth, Truths
 from neocpu.oracle.truth.bags import SCALED, fused_rows, tables_of
 from neocpu.oracle.truth.formats import in_format, limits
 from neocpu.oracle.truth.numbers import ULP, Bounded, Real
@@ -63,7 +63,7 @@ def parts_of(inputs: Arrays, name: str) -> dict[str, Real]:
 
 def stored_tables(
     inputs: Arrays, name: str, x: Bounded, touched: NDArray[np.bool_], rounding: str
-) -> dict[str, Truth]:
+) -> Truths:
     """The truths of the parts of all rows after an update.
 
     x : the rows of all tables, flat. touched : bool[rows], whether the update wrote a row; others
@@ -100,7 +100,7 @@ def header_format(name: str) -> str:
     return {4: "fp32", 2: "fp16"}[np.dtype(SCALED[name][1]).itemsize]
 
 
-def stored_rows(x: Bounded, name: str, rounding: str) -> dict[str, Truth]:
+def stored_rows(x: Bounded, name: str, rounding: str) -> Truths:
     """The truths of codes [U, D], scale [U] and bias [U] of rows x [U, D] in a row-scaled format.
 
     Unknown where the update is, or where a range may be 0.

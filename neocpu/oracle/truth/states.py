@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neocpu.core.rules import RULES
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options
 
 GLOBAL = "decoupled_global"  # weight decay in every step, also of rows that it does not update
 GLOBAL_RULE = "exact_rowwise_adagrad"  # the only rule that has it
@@ -32,7 +32,7 @@ class StateLayout:
         return any(name != "fp32" for name in self.formats.values())
 
 
-def layout_of(options: Mapping[str, Value]) -> StateLayout:
+def layout_of(options: Options) -> StateLayout:
     """The states that the options of `backward` ask for.
 
     Raises ValueError for a format that states cannot have, and for the weight decay

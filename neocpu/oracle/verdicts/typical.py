@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.types import Elements
-from neocpu.oracle.operator import Arrays, Case, Operator, Truth, Value
+from neocpu.oracle.operator import Arrays, Case, Operator, Options, Switches, Truth, Truths
 from neocpu.oracle.truth.lookups import PROBABLE
 
 # sums of fewer terms: the proven bound tells as much
@@ -25,12 +25,8 @@ Ratios = NDArray[np.float64]
 
 
 def with_typical(
-    op: Operator,
-    inputs: Arrays,
-    options: dict[str, Value],
-    truths: dict[str, Truth],
-    switches: frozenset[str] = frozenset(),
-) -> dict[str, Truth]:
+    op: Operator, inputs: Arrays, options: Options, truths: Truths, switches: Switches = frozenset()
+) -> Truths:
     """The truths with their statistical bounds, where these say more than the proven ones.
 
     switches : those that the truths were made under.

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Elements
 from neocpu.oracle.course.unit import Problem
-from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.operator import Arrays, Case, Options, Value
 from neocpu.oracle.ops import OPERATORS
 
 
-def _case(problem: Problem, op: str, inputs: Arrays, options: dict[str, Value]) -> Case:
+def _case(problem: Problem, op: str, inputs: Arrays, options: Options) -> Case:
     return Case("", op, inputs, options, problem.about)
 
 

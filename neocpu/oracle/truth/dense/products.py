@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.oracle.operator import Value
+from neocpu.oracle.operator import Options, Switches
 from neocpu.oracle.truth.formats import FORMATS, TF32, Format, away, nearest, stored, toward_zero
 from neocpu.oracle.truth.numbers import TINY, Bounded, Real
 from neocpu.oracle.truth.sums import Roundings, sums_of, unit
@@ -18,10 +18,9 @@ from neocpu.oracle.truth.sums import Roundings, sums_of, unit
 ADDITIONS = 2  # of an fp32 addition that truncates
 STEP = 16  # products that a matrix unit adds at a time
 NORMAL = 2.0**-126
-Switches = frozenset[str]
 
 
-def operand(x: np.ndarray, options: dict[str, Value], switches: Switches) -> Real:
+def operand(x: np.ndarray, options: Options, switches: Switches) -> Real:
     """The numbers f64 that enter the products, of numbers x f32."""
     form = FORMATS[str(options["format"])]
     number = np.asarray(x, np.float64)
@@ -49,7 +48,7 @@ def _half_up(x: np.ndarray, form: Format) -> Real:
     return (bits & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
 
 
-def products(a: Bounded, b: Real, options: dict[str, Value], switches: Switches) -> Bounded:
+def products(a: Bounded, b: Real, options: Options, switches: Switches) -> Bounded:
     """Sums over k of a[m, k] b[n, k]: [M, N], of operands that are numbers of the format.
 
     a : those of another product may be another number of the format, by its error.
@@ -88,7 +87,7 @@ def _chained(terms: Real, form: Format) -> Bounded:
 
 
 def layer(
-    a: Bounded, w: np.ndarray, bias: np.ndarray, options: dict[str, Value], switches: Switches
+    a: Bounded, w: np.ndarray, bias: np.ndarray, options: Options, switches: Switches
 ) -> Bounded:
     """A layer without ReLU: a [M, K], w f32[N, K], bias f32[N] or none of them."""
     total = products(a, operand(w, options, switches), options, switches)
@@ -110,7 +109,7 @@ def relu(x: Bounded) -> Bounded:
     return Bounded(value, np.where(surely, 0.0, x.error))
 
 
-def pairs(e: Real, diagonal: bool, options: dict[str, Value], switches: Switches) -> Bounded:
+def pairs(e: Real, diagonal: bool, options: Options, switches: Switches) -> Bounded:
     """Dot products of the pairs of vectors e [B, F, D]: the lower triangle, row by row."""
     count = e.shape[1]
     rows, columns = np.tril_indices(count, 0 if diagonal else -1)
