@@ -382,12 +382,12 @@ def test_lines_stay_short_and_the_formatter_is_never_switched_off() -> None:
     switch = re.compile(r"#\s*fmt:\s*(skip|off)")
     offences = []
     for path in SCRIPTS:
+        place = path.relative_to(home(path.is_relative_to(PACKAGE)))
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            where = f"{path.relative_to(home(path.is_relative_to(PACKAGE)))}:{number}"
             if len(line) > LINE_COLUMNS:
-                offences.append(f"{where}: {len(line)} columns")
+                offences.append(f"{place}:{number}: {len(line)} columns")
             if switch.search(line):
-                offences.append(f"{where}: the formatter is switched off")
+                offences.append(f"{place}:{number}: the formatter is switched off")
     report(offences)
 
 
