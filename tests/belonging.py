@@ -2,6 +2,7 @@
 
 import ast
 import bisect
+import functools
 import gzip
 import json
 import re
@@ -16,6 +17,7 @@ RECORD = "tests/executed.json.gz"
 MOST_FILES = 4  # of tests, for a file of the package
 FEW = 12  # tests of a function: those of its users in other files are asked, too
 CLASSES = (1.0, 8.0)  # seconds: tests that take fewer are run before those that take more
+KERNELS = "neocpu/kernels/"
 MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
 # of the whole house: they look at texts of files, or at copies of the package
 LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
@@ -75,6 +77,7 @@ class TestMap:
                 names = (function.name for function in functions)
                 self.all |= {f"{file}::{name}" for name in names if name.startswith("test_")}
         self.executed, self.seconds = _record(root)
+        self._moved = self._of_moved()
 
     def of_line(self, file: str, source: bytes, line: int) -> list[str]:
         """Tests of a line, or files of them: short ones first, of these the one that most probably
@@ -97,8 +100,8 @@ class TestMap:
         near = self.tests(file)
         function, names = function_at(source, line)
         known = self._running(file, [function, *users_of(source, names)])
-        if len(known) < FEW:
-            for other in sorted(path for path in self._importers[file] if path in self.executed):
+        if len(known) < FEW and not (known and file.startswith(KERNELS)):
+            for other in sorted(self._importers[file] - {*self._words}):
                 users = users_of((self._root / other).read_bytes(), names)
                 known += self._running(other, users)
         known = [*dict.fromkeys(known)]
@@ -114,7 +117,19 @@ class TestMap:
     def _running(self, file: str, functions: Sequence[str]) -> list[str]:
         """Recorded tests of functions."""
         executed = self.executed.get(file, {})
-        return [test for name in functions for test in executed.get(name, []) if test in self.all]
+        own = (test for name in functions for test in executed.get(name) or self._moved[name])
+        return [test for test in own if test in self.all]
+
+    def _of_moved(self) -> dict[str, list[str]]:
+        """Recorded tests of functions that have left their file, by name."""
+        moved: dict[str, list[str]] = defaultdict(list)
+        for file, functions in self.executed.items():
+            text = (self._root / file).read_text() if file in self._files else ""
+            defined = {*re.findall(r"\bdef (\w+)", text)}
+            for function, tests in functions.items():
+                if function.rpartition(".")[2] not in defined:
+                    moved[function] += tests
+        return moved
 
     def tests(self, file: str) -> list[str]:
         """Files of tests, the one that most probably sees a bug first."""
@@ -134,7 +149,7 @@ class TestMap:
             far = near.get(test, 0) + (test in START_MPI)
             return test not in named, far, -alike, self._common(test, path), test
 
-        most = MOST_OF_KERNELS if file.startswith("neocpu/kernels/") else MOST_FILES
+        most = MOST_OF_KERNELS if file.startswith(KERNELS) else MOST_FILES
         tests = sorted({*near, *named} - LEFT_OUT, key=order)[:most]
         return [*tests, *sorted((held(file) & {*self._files, *self.all}) - {*tests})]
 
@@ -205,9 +220,8 @@ def function_at(source: bytes, line: int) -> tuple[str, set[str]]:
     """The outermost function that a line is in, as "name" or "Class.name", "" where in none; and
     the names by which it, or what the line defines, is asked for.
     """
-    module = ast.parse(source)
-    functions = [*_outermost(module.body)]
-    held = [name for name, node in functions if _holds(node, line)]
+    module = _parsed(source)
+    held = [name for name, node in _functions(source) if _holds(node, line)]
     if held:
         owner, _, name = held[0].rpartition(".")
         return held[0], {owner if name == "__init__" else name}
@@ -227,10 +241,21 @@ def users_of(source: bytes, names: set[str]) -> list[str]:
     """
     return [
         name
-        for name, function in _outermost(ast.parse(source).body)
+        for name, function in _functions(source)
         for nodes in [ast.walk(function)]
         if any(getattr(node, "attr", getattr(node, "id", None)) in names for node in nodes)
     ]
+
+
+@functools.cache
+def _parsed(source: bytes) -> ast.Module:
+    return ast.parse(source)
+
+
+@functools.cache
+def _functions(source: bytes) -> list[tuple[str, ast.stmt]]:
+    """Functions of a file that are in no other."""
+    return [*_outermost(_parsed(source).body)]
 
 
 def _holds(node: ast.stmt, line: int) -> bool:

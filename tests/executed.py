@@ -1,8 +1,9 @@
 """Which tests run a function of the package? `python -m tests.executed` records it anew.
 
-Tests are run with every line of the package traced that they execute in their process. Kernels are
-left out, since Numba compiles most of them, and what other processes do is not seen. What a fixture
-runs that several tests share belongs to each of them.
+Tests are run with every line of the package traced that they execute in their process. What other
+processes do is not seen, nor are kernels, since Numba compiles them, but with NUMBA_DISABLE_JIT=1:
+then those tests are recorded that pass, and take few seconds, while kernels are interpreted. What a
+fixture runs that several tests share belongs to each of them.
 """
 
 import functools
@@ -10,6 +11,7 @@ import gzip
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,10 @@ from tests.belonging import RECORD, ROOT, TestMap, held
 
 FOLDER = "NEOCPU_EXECUTED"  # variable with the folder for what each process saw
 PACKAGE = f"{ROOT}{os.sep}neocpu{os.sep}"
-KERNELS = f"{PACKAGE}kernels{os.sep}"
+INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
+INTERPRETED_SECONDS = 10.0  # of a processor
+TOO_LONG = "interpreted, it takes too long"
+MOST_EVENTS = 20_000  # lines of a function that a test runs until no other is looked for
 MOST_SECONDS = 10.0  # of the tests of a function, if they run all of its lines
 
 Line = tuple[str, str, int]  # file, function, line
@@ -42,19 +47,24 @@ class Recorder:
         self._folder = folder
         self._tracers: dict[CodeType, Tracer | None] = {}
         self._lines: dict[CodeType, set[int]] = {}
+        self._events: Counter[CodeType] = Counter()
         self._of_tests: dict[str, set[Line]] = defaultdict(set)
         self._of_fixtures: dict[Any, set[Line]] = {}
         self._seconds: Counter[str] = Counter()
+        self._failed: set[str] = set()
+        signal.signal(signal.SIGPROF, _end)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Trace a test and its fixtures."""
         start = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, INTERPRETED_SECONDS if INTERPRETED else 0)
         threading.settrace(self._enter)
         sys.settrace(self._enter)
         result = yield
         sys.settrace(None)
         threading.settrace(None)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         test = item.nodeid.partition("[")[0]
         self._seconds[test] += time.process_time() - start
         self._of_tests[test] |= self._taken()
@@ -74,10 +84,18 @@ class Recorder:
         self._of_fixtures[fixturedef] = self._taken()
         return result
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note which tests do not pass: what runs before they fail says little."""
+        if report.failed or (report.skipped and TOO_LONG in str(report.longrepr)):
+            self._failed.add(report.nodeid.partition("[")[0])
+
     def pytest_sessionfinish(self) -> None:
-        """Write what this process saw."""
-        tests = self._of_tests.items()
-        seen = {test: (self._seconds[test], sorted(lines)) for test, lines in tests}
+        """Write what this process saw of tests that pass."""
+        seen = {
+            test: (self._seconds[test], sorted(lines))
+            for test, lines in self._of_tests.items()
+            if test not in self._failed
+        }
         (self._folder / f"{os.getpid()}-{time.time_ns()}.json").write_text(json.dumps(seen))
 
     def _enter(self, frame: FrameType, event: str, value: Any) -> Tracer | None:
@@ -90,14 +108,15 @@ class Recorder:
     def _tracer(self, code: CodeType) -> Tracer | None:
         file = code.co_filename
         at_import = not code.co_flags & inspect.CO_OPTIMIZED  # modules and bodies of classes
-        if at_import or not file.startswith(PACKAGE) or file.startswith(KERNELS):
+        if at_import or not file.startswith(PACKAGE):
             return None
         lines = self._lines.setdefault(code, set())
         most = len({line for _, _, line in code.co_lines() if line})
 
         def trace(frame: FrameType, event: str, value: Any) -> Tracer:
             lines.add(frame.f_lineno)
-            if len(lines) == most:
+            self._events[code] += 1
+            if len(lines) == most or self._events[code] > MOST_EVENTS:
                 frame.f_trace_lines = False
             return trace
 
@@ -106,6 +125,7 @@ class Recorder:
     def _taken(self) -> set[Line]:
         """Lines that were run since this was asked last."""
         taken = set()
+        self._events.clear()
         for code, lines in self._lines.items():
             if lines:
                 file = Path(code.co_filename).relative_to(ROOT).as_posix()
@@ -113,6 +133,11 @@ class Recorder:
                 taken |= {(file, function, line) for line in lines}
                 lines.clear()
         return taken
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End a test that takes too long by what hypothesis does not try again."""
+    pytest.skip(TOO_LONG)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -160,11 +185,17 @@ def record(words: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.environ.get(FOLDER, temporary)
         options = ["-q", "-p", "tests.executed", "-m", "not long", *words]
+        options += ["-W", "ignore"] if INTERPRETED else []
         environment = os.environ | {FOLDER: folder, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "pytest", *options]
         subprocess.run(command, cwd=ROOT, env=environment, check=False)
         for path in sorted(Path(folder).iterdir(), key=os.path.getmtime):
             seen |= json.loads(path.read_text())
+    amend(seen)
+
+
+def amend(seen: Seen) -> None:
+    """Put what tests executed into the record, instead of what it said of them."""
     known = TestMap(ROOT)
     kept = {test: known.seconds[test] for test in known.seconds.keys() & known.all - {*seen}}
     files = chosen(seen, functools.cache(known.tests))

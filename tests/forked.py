@@ -10,15 +10,12 @@ about.
 import gc
 import importlib
 import json
-import math
 import os
-import resource
 import select
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -34,7 +31,7 @@ PIPES = "NEOCPU_FORKED"  # variable: numbers of the pipes for requests and for a
 OPTIMIZED = 1  # flag of functions' code, which that of modules and bodies of classes has not
 AT_ONCE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")  # run where they stand
 
-WAITED = 2  # times a test's seconds: beside other work, few of these are its own
+TICK = 0.5  # seconds between two looks at what a fork does
 PASSED = "passed"
 SKIPPED = "skipped"
 IMPORTED = "imported "  # and the names of modules
@@ -49,18 +46,22 @@ LATER: set[str] = set()  # modules that a fork has imported, and the next one sh
 @dataclass(frozen=True)
 class Outcome:
     """What became of tests: the one that failed or did not end, "" where none; whether any ran to
-    its end; whether a new process would see no more.
+    its end; whether a new process would see no more; whether the one that failed took too long.
     """
 
     failed: str = ""
     passed: bool = False
     whole: bool = False
+    late: bool = False
 
 
 class ForkedTests:
-    """Tests that wait in a process of pytest; their files are in folder/tests."""
+    """Tests that wait in a process of pytest; their files are in folder/tests.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    words : further ones for pytest.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], *words: str) -> None:
         # outside of the copy, or a pytest that a test starts takes the options of its project
         self._temporary = tempfile.TemporaryDirectory()
         requests, write = os.pipe()
@@ -68,7 +69,7 @@ class ForkedTests:
         options = ["-n", "0", "-p", "no:cacheprovider", "-p", "tests.forked"]
         options += [f"--basetemp={self._temporary.name}/tests"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, "tests"],
+            [sys.executable, "-m", "pytest", *options, *words, "tests"],
             cwd=folder,
             env={**environment, PIPES: f"{requests} {answers}"},
             pass_fds=(requests, answers),
@@ -93,7 +94,8 @@ class ForkedTests:
         """What becomes of tests, whose files are collected, now that a file is not as it was
         before.
 
-        seconds : of a processor, for each test.
+        seconds : for each test, of a processor or in which all that it started sleeps; so they are
+            as many beside other work.
         """
         request = {"file": file, "before": before.decode(), "tests": [*tests], "seconds": seconds}
         return Outcome(**json.loads(self._answer(request) or "{}"))
@@ -134,6 +136,7 @@ def pytest_collection() -> bool:
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Answer requests instead of running the tests."""
     sys.settrace(None)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     requests, answers = map(int, os.environ[PIPES].split())
     items: list[pytest.Item] = []
     with os.fdopen(requests) as lines, os.fdopen(answers, "w") as written:
@@ -172,16 +175,21 @@ def _outcome(
         os.setsid()
         try:
             give_code(path, codes)
-            _run(items, seconds, os.fdopen(write, "w"))
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _run(items, os.fdopen(write, "w"))
         finally:
             os._exit(0)
     os.close(write)
-    told = b""
-    while select.select([read], [], [], WAITED * seconds)[0] and (news := os.read(read, 1 << 16)):
-        told += news
-    os.close(read)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    try:
+        told, late = _followed(child, read, seconds)
+    finally:
+        os.close(read)
+        for process in {child, *_family(child)}:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     lines = []
     for line in told.decode().splitlines():
         if line.startswith(IMPORTED):
@@ -194,7 +202,58 @@ def _outcome(
         at_import = {_key(code) for code in AT_IMPORT if code.co_filename == path}
         return Outcome(passed=lines[-1] == PASSED, whole=not at_import & codes.keys())
     # a test that was begun, and neither ended nor was followed, took too long or ended the process
-    return Outcome(failed=lines[-1])
+    return Outcome(failed=lines[-1], late=late)
+
+
+def _followed(child: int, read: int, seconds: float) -> tuple[bytes, bool]:
+    """What a fork writes until it ends, or a test has had its seconds; whether it had."""
+    told = b""
+    begun = 0.0
+    asleep = 0.0
+    while True:
+        news = select.select([read], [], [], TICK)[0] and os.read(read, 1 << 16)
+        if news == b"":
+            return told, False
+        family = _family(child)
+        spent = sum(taken for taken, _ in family.values())
+        if news:
+            told += news
+            begun = spent
+            asleep = 0.0
+        elif not any(runs for _, runs in family.values()):
+            asleep += TICK
+        if spent - begun + asleep > seconds:
+            return told, True
+
+
+def _family(process: int) -> dict[int, tuple[float, bool]]:
+    """Seconds of a processor that a process, and each that it started, and their dead, have taken,
+    and whether it runs or would; {} on a system that does not tell.
+    """
+    everyone: dict[int, list[str]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            everyone[int(folder.name)] = _fields(folder)
+    family: dict[int, tuple[float, bool]] = {}
+    found = {process} & {*everyone}
+    while found:
+        for one in found:
+            taken = sum(map(int, everyone[one][11:15])) / os.sysconf("SC_CLK_TCK")
+            family[one] = taken, _runs(one)
+        found = {one for one, (_, parent, *_) in everyone.items() if int(parent) in found}
+    return family
+
+
+def _runs(process: int) -> bool:
+    """Whether any thread of a process runs, or waits for a processor or a disk."""
+    with suppress(OSError):
+        return any(_fields(task)[0] in "RD" for task in Path(f"/proc/{process}/task").iterdir())
+    return False
+
+
+def _fields(folder: Path) -> list[str]:
+    """What Linux tells of a process or thread, from its state on."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
 def is_of(test: str, whole: str) -> bool:
@@ -224,16 +283,13 @@ class _Watch:
         self.passed |= report.when == "call" and report.passed
 
 
-def _run(items: Sequence[pytest.Item], seconds: float, written: TextIO) -> None:
+def _run(items: Sequence[pytest.Item], written: TextIO) -> None:
     """Write the name of each test that begins, and after the last one whether any passed."""
     watch = _Watch(written)
     for item in items[:1]:
         item.config.pluginmanager.register(watch)
     for item, following in zip(items, [*items[1:], None]):
         print(item.nodeid, file=written, flush=True)
-        most = math.ceil(time.process_time() + seconds)
-        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-        resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
     print(PASSED if watch.passed else SKIPPED, file=written, flush=True)
 

@@ -3,13 +3,14 @@
 Bugs of `mutations.py` are drawn, put one by one into a copy of the repository, and the tests that
 belong to the file are run on it. `--changed BASE` draws from the lines changed since a revision,
 `--wing NAME` from a wing; `--least SHARE` exits with 1 where fewer are killed; after `--seconds N`
-no other bug is tried.
+no other bug is tried. `--record FILE` keeps what was drawn and what became of it, so that the same
+command goes on where it ended.
 
 A bug is killed by a test that fails with it, and passes without it, or that ends in time only
 without it. Which tests belong to a function `executed.py` has recorded; those of all bugs wait in
-one process (`forked.py`); what it cannot see, as a kernel that survives, has one of its own. Of our
-own since mutmut leaves out whatever has a decorator, so every kernel; cosmic-ray has one
-command for all files.
+one process (`forked.py`), those of kernels in another, which interprets them; what these cannot
+see, as a kernel that survives and has to be compiled, has one of its own. Of our own since mutmut
+leaves out whatever has a decorator, so every kernel; cosmic-ray has one command for all files.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import ast
 import datetime
 import importlib.util
 import itertools
+import json
 import math
 import os
 import random
@@ -28,33 +30,68 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.belonging import ROOT, START_MPI, TestMap
+from tests.belonging import ROOT, TestMap
 from tests.forked import ForkedTests, Outcome, is_of
 from tests.mutations import Mutant, differs, mutants_of
 
 SECONDS = 180.0  # that one test may take; kernels are compiled anew with a bug in one
-FORKED_SECONDS = 30.0  # of a processor, where none has to be
+FORKED_SECONDS = 30.0  # where none has to be
 KERNELS = "neocpu/kernels/"  # which are compiled
 TWINS = f"{KERNELS}twins/"
 NO_CODE = "neocpu/kernels/simd/"  # it writes LLVM: what it means is in the kernels
 KILLED = "killed"
 SURVIVED = "survived"
 UNTESTED = "untested"
+DRAWN = "drawn"
+BEGUN = "begun"
 
-Run = tuple[Mutant, list[str]]  # and the tests to be run
+INTERPRETED = "interpreted"
+FORKED = "forked"
+ALONE = "alone"
 
 
 class Verdict(NamedTuple):
-    """What became of a bug; which test killed it, and whether in a fork."""
+    """What became of a bug; which test killed it, how that was run, and whether it was too long."""
 
     word: str
     by: str = ""
-    forked: bool = False
+    way: str = ""
+    late: bool = False
+
+    def __str__(self) -> str:
+        late = " which took too long" if self.late else ""
+        return f"{self.word} by {self.by}{late}" if self.by else self.word
+
+
+class Record:
+    """Bugs and what became of them, kept in a file where there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.verdicts: dict[Mutant, Verdict] = {}
+        self._path = path
+        if path and path.exists():
+            for line in path.read_text().splitlines():
+                mutant, verdict = json.loads(line)
+                self.verdicts[Mutant(**mutant)] = Verdict(*verdict)
+
+    def note(self, mutant: Mutant, verdict: Verdict) -> None:
+        """Keep what became of a bug."""
+        self.verdicts[mutant] = verdict
+        if self._path:
+            with self._path.open("a") as file:
+                print(json.dumps([asdict(mutant), verdict]), file=file)
+
+    def open(self, root: Path) -> list[Mutant]:
+        """Bugs to be tried that are still in their files; last those that were tried in vain."""
+        bugs = [mutant for mutant, told in self.verdicts.items() if told.word in (DRAWN, BEGUN)]
+        there = (mutant for mutant in bugs if mutant.is_in((root / mutant.file).read_bytes()))
+        return sorted(there, key=lambda mutant: self.verdicts[mutant].word == BEGUN)
 
 
 class Copy:
@@ -78,42 +115,73 @@ class Copy:
             "PYTHONDONTWRITEBYTECODE": "1",
             "NEOCPU_TEST_DATA": data,
         }
-        self._forked = ForkedTests(self.folder, self._environment)
+        self._waiting: dict[str, ForkedTests] = {}
+        self._alone: dict[tuple[str, str], bool] = {}  # does a test pass without a bug?
+        self._unfit: set[tuple[str, str]] = set()
         self._kills: Counter[tuple[str, str]] = Counter()  # by file and test
 
     def verdict(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
         """What became of a bug; UNTESTED where no test could be run."""
-        path = self.folder / mutant.file
-        source = path.read_bytes()
-        if not tests or _cannot_run(ast.parse(source)):
+        source = (self.folder / mutant.file).read_bytes()
+        if _cannot_run(ast.parse(source)):
             return Verdict(UNTESTED)
         tests = sorted(tests, key=lambda test: -self._kills[mutant.file, test])
-        outcome = self._in_forks(mutant, source, tests)
+        while (verdict := self._verdict(mutant, source, tests)).word == KILLED:
+            by = verdict.by
+            known = (by, verdict.way) in self._alone
+            if not self._passes(by, verdict.way):
+                print(f"{by} fails without a bug, too ({verdict.way})", flush=True)
+                self._unfit |= {(test, verdict.way) for test in tests if _is_of(test, by)}
+            elif known or not verdict.late:  # what was late may have compiled what it needs
+                self._kills[mutant.file, next((t for t in tests if is_of(by, t)), "")] += 1
+                break
+        return verdict
+
+    def _verdict(self, mutant: Mutant, source: bytes, tests: Sequence[str]) -> Verdict:
+        """What becomes of a bug, whether or not it is the bug that fails a test."""
+        if _is_kernel(mutant.file):
+            recorded = [test for test in tests if "::" in test]
+            outcome = self._in_forks(INTERPRETED, mutant, source, recorded)
+            if outcome.failed:
+                return Verdict(KILLED, outcome.failed, INTERPRETED, outcome.late)
+        way = FORKED
+        outcome = self._in_forks(way, mutant, source, tests)
         # what compiles a kernel may have read its code before
-        forked = bool(outcome.failed) or (outcome.whole and not _is_kernel(mutant.file))
-        if not forked:
+        if not outcome.failed and (not outcome.whole or _is_kernel(mutant.file)):
+            way = ALONE
+            path = self.folder / mutant.file
             path.write_bytes(mutant.applied(source))
-            outcome = self._outcome(tests)
+            outcome = self._outcome([test for test in tests if (test, way) not in self._unfit])
             path.write_bytes(source)
         if outcome.failed:
-            by = next((test for test in tests if is_of(outcome.failed, test)), "")
-            self._kills[mutant.file, by] += 1
-            return Verdict(KILLED, outcome.failed, forked)
+            return Verdict(KILLED, outcome.failed, way, outcome.late)
         return Verdict(SURVIVED if outcome.passed else UNTESTED)
 
-    def _in_forks(self, mutant: Mutant, source: bytes, tests: Sequence[str]) -> Outcome:
+    def _forks(self, way: str) -> ForkedTests:
+        """The tests that wait, with kernels compiled or interpreted."""
+        if way not in self._waiting:
+            interpreted = way == INTERPRETED
+            environment = self._environment | ({"NUMBA_DISABLE_JIT": "1"} if interpreted else {})
+            words = ("-W", "ignore") if interpreted else ()
+            self._waiting[way] = ForkedTests(self.folder, environment, *words)
+        return self._waiting[way]
+
+    def _in_forks(self, way: str, mutant: Mutant, source: bytes, tests: Sequence[str]) -> Outcome:
         """What becomes of tests in forks, file by file: most bugs are killed by the first, and need
         none of the others to be collected.
         """
         path = self.folder / mutant.file
-        seconds = SECONDS if _is_kernel(mutant.file) else FORKED_SECONDS
+        compiled = _is_kernel(mutant.file) and way == FORKED
+        seconds = SECONDS if compiled else FORKED_SECONDS
+        forks = self._forks(way)
         passed = False
         whole = True
-        for _, of_file in itertools.groupby(tests, lambda test: test.partition("::")[0]):
+        fit = (test for test in tests if (test, way) not in self._unfit)
+        for _, of_file in itertools.groupby(fit, lambda test: test.partition("::")[0]):
             asked = [*of_file]
-            self._forked.collect(asked)
+            forks.collect(asked)
             path.write_bytes(mutant.applied(source))
-            outcome = self._forked.outcome(mutant.file, source, asked, seconds)
+            outcome = forks.outcome(mutant.file, source, asked, seconds)
             path.write_bytes(source)
             if outcome.failed or not (outcome.passed or outcome.whole):
                 return outcome
@@ -121,25 +189,28 @@ class Copy:
             whole &= outcome.whole
         return Outcome(passed=passed, whole=whole)
 
-    def failing(self, tests: Sequence[str], forked: bool) -> set[str]:
-        """Those of some tests that fail without a bug, in forks or in a new process."""
-        if forked:
-            self._forked.collect(tests)
-            outcomes = {t: self._forked.outcome("", b"", [t], FORKED_SECONDS) for t in tests}
-            return {test for test, outcome in outcomes.items() if outcome.failed}
-        failing: set[str] = set()
-        rest = {*tests}
-        while rest and (failed := self._outcome(sorted(rest)).failed):
-            failing |= {test for test in rest if _is_of(test, failed)} or rest
-            rest -= failing
-        return failing
+    def _passes(self, test: str, way: str) -> bool:
+        """Whether a test passes without a bug, as it was run with one, or in a fork, which is
+        quicker than a new process.
+        """
+        if (test, way) not in self._alone:
+            forks = self._forks(FORKED if way == ALONE else way)
+            forks.collect([test])
+            passes = forks.outcome("", b"", [test], SECONDS).passed
+            if way == ALONE and not passes:
+                passes = not self._outcome([test]).failed
+            self._alone[test, way] = passes
+        return self._alone[test, way]
 
     def close(self) -> None:
         """End what waits for bugs."""
-        self._forked.close()
+        for forks in self._waiting.values():
+            forks.close()
 
     def _outcome(self, tests: Sequence[str]) -> Outcome:
         """What becomes of tests in a new process; a file that fails, where no test can be named."""
+        if not tests:
+            return Outcome(whole=True)
         options = ["-x", "-v", "-n", "0", "-p", "no:cacheprovider"]
         with subprocess.Popen(
             [sys.executable, "-u", "-m", "pytest", *options, *tests],
@@ -153,7 +224,7 @@ class Copy:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 started = re.findall(r"^(tests/\S+?::.*?) *$", shown, re.MULTILINE)
-                return Outcome(started[-1] if started else tests[0])
+                return Outcome(started[-1] if started else tests[0], late=True)
         if process.returncode in (0, 5):  # 5: no tests
             return Outcome(passed=bool(re.search(r"\b\d+ passed", shown)), whole=True)
         name = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", shown, re.MULTILINE)
@@ -241,55 +312,32 @@ def drawn(root: Path, options: argparse.Namespace) -> Iterator[Mutant]:
 def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """The command; its exit status."""
     options = _options(words)
-    mutants = [mutant for mutant, _ in zip(drawn(root, options), range(options.sample))]
-    if not mutants:
+    record = Record(options.record)
+    if not record.verdicts:
+        for mutant, _ in zip(drawn(root, options), range(options.sample)):
+            record.note(mutant, Verdict(DRAWN))
+    if not record.verdicts:
         print("no line of the package in which a bug could be put")
         return 0
     belonging = TestMap(root)
-    runs: list[Run] = []
-    for mutant in mutants:
-        source = (root / mutant.file).read_bytes()
-        runs.append((mutant, belonging.of_line(mutant.file, source, mutant.line)))
-    runs.sort(key=_is_slow)
     end = time.monotonic() + options.seconds
-    verdicts: dict[str, list[Mutant]] = defaultdict(list)
+    runs = record.open(root)
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(root, Path(folder))
-        while runs:
-            killers: dict[tuple[str, bool], list[Run]] = defaultdict(list)
-            for number, (mutant, tests) in enumerate(runs, 1):
-                start = time.monotonic()
-                if start > end:
-                    print(f"{len(runs) - number + 1} are not tried: time is over")
-                    break
-                word, by, forked = copy.verdict(mutant, tests)
-                if by:
-                    killers[by, forked].append((mutant, tests))
-                else:
-                    verdicts[word].append(mutant)
-                told = f"{time.monotonic() - start:.0f} s {word}{by and f' by {by}'}"
-                print(f"{number}/{len(runs)} {told}: {mutant}", flush=True)
-            # once for all bugs: starting pytest takes longer than most tests
-            failing = {
-                forked: copy.failing([by for by, in_fork in killers if in_fork == forked], forked)
-                for forked in (True, False)
-            }
-            runs = []
-            for (by, forked), killed in killers.items():
-                if by not in failing[forked]:
-                    verdicts[KILLED] += [mutant for mutant, _ in killed]
-                    continue
-                print(f"{by} fails without a bug, too")
-                for mutant, tests in killed:
-                    runs.append((mutant, [test for test in tests if not _is_of(test, by)]))
+        for number, mutant in enumerate(runs, 1):
+            start = time.monotonic()
+            if start > end:
+                print(f"{len(runs) - number + 1} are not tried: time is over")
+                break
+            record.note(mutant, Verdict(BEGUN))
+            source = (root / mutant.file).read_bytes()
+            tests = belonging.of_line(mutant.file, source, mutant.line)
+            verdict = copy.verdict(mutant, tests)
+            record.note(mutant, verdict)
+            seconds = f"{time.monotonic() - start:.0f} s"
+            print(f"{number}/{len(runs)} {seconds} {verdict}: {mutant}", flush=True)
         copy.close()
-    return _report(verdicts, options)
-
-
-def _is_slow(run: Run) -> bool:
-    """Is a kernel compiled, or may a test start mpiexec?"""
-    mutant, tests = run
-    return _is_kernel(mutant.file) or bool(START_MPI & {t.partition("::")[0] for t in tests})
+    return _report(record.verdicts, options)
 
 
 def _is_kernel(file: str) -> bool:
@@ -304,24 +352,27 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--wing", metavar="NAME")
     parser.add_argument("--least", type=float, default=0.0, metavar="SHARE")
     parser.add_argument("--seconds", type=float, default=math.inf, metavar="N")
+    parser.add_argument("--record", type=Path, metavar="FILE")
     return parser.parse_args(words)
 
 
-def _report(verdicts: dict[str, list[Mutant]], options: argparse.Namespace) -> int:
+def _report(verdicts: dict[Mutant, Verdict], options: argparse.Namespace) -> int:
     """Shares by wing and what survived; 1 where fewer than `--least` were killed."""
-    wings = Counter(
-        (mutant.file.split("/")[1], word) for word in verdicts for mutant in verdicts[word]
-    )
+    wings = Counter((mutant.file.split("/")[1], told.word) for mutant, told in verdicts.items())
     print(f"\nseed {options.seed}")
     for wing in sorted({wing for wing, _ in wings}):
         killed = wings[wing, KILLED]
         print(f"  {wing}: {killed} of {killed + wings[wing, SURVIVED]} killed")
     for word in (SURVIVED, UNTESTED):
-        for mutant in verdicts[word]:
-            print(f"{word}: {mutant}")
-    tried = len(verdicts[KILLED]) + len(verdicts[SURVIVED])
-    share = len(verdicts[KILLED]) / tried if tried else 1.0
-    print(f"{len(verdicts[KILLED])} of {tried} killed, {100 * share:.1f} %")
+        for mutant, told in verdicts.items():
+            if told.word == word:
+                print(f"{word}: {mutant}")
+    words = Counter(told.word for told in verdicts.values())
+    tried = words[KILLED] + words[SURVIVED]
+    share = words[KILLED] / tried if tried else 1.0
+    late = sum(told.late for told in verdicts.values())
+    print(f"{late} by a test that took too long")
+    print(f"{words[KILLED]} of {tried} killed, {100 * share:.1f} %")
     return int(share < options.least)
 
 

@@ -72,6 +72,10 @@ class Mutant:
         """The source with the bug in it."""
         return source[: self.start] + self.new.encode() + source[self.end :]
 
+    def is_in(self, source: bytes) -> bool:
+        """Whether a source has what the bug changes, where it was."""
+        return " ".join(source[self.start : self.end].decode(errors="replace").split()) == self.old
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}  {self.old}  ->  {self.new}"
 

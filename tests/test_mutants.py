@@ -170,7 +170,7 @@ def test_bugs_in_functions_that_are_loaded_show_in_forks(tmp_path: Path) -> None
             "    return",
             "    while x:\n        pass\n    return",
             3.0,
-            Outcome(f"{name}::test_total"),
+            Outcome(f"{name}::test_total", late=True),
         ),
         ("return x\n", "return 5\n", 30.0, right),
         ("BASE = 2", "BASE = 3", 30.0, Outcome()),  # read when it was imported
@@ -219,6 +219,23 @@ def test_what_cannot_be_imported_is_not_tested(
     assert mutants.main([], root=tmp_path) == 0
     shown = capsys.readouterr().out
     assert "untested: neocpu/core/toy.py:3 " in shown and "0 of 0 killed" in shown
+
+
+def test_a_campaign_goes_on_where_it_ended(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(TOY)
+    bugs = [*mutants_of("toy.py", TOY.encode())]
+    kept = tmp_path / "record.jsonl"
+    record = mutants.Record(kept)
+    for bug in bugs:
+        record.note(bug, mutants.Verdict(mutants.DRAWN))
+    record.note(bugs[0], mutants.Verdict(mutants.BEGUN))  # the campaign was ended meanwhile
+    killed = mutants.Verdict(mutants.KILLED, "tests/test_toy.py::test_kept", mutants.FORKED)
+    record.note(bugs[1], killed)
+    again = mutants.Record(kept)
+    assert again.verdicts == record.verdicts and again.verdicts[bugs[1]] == killed
+    assert again.open(tmp_path) == [*bugs[2:], bugs[0]]
+    (tmp_path / "toy.py").write_text(TOY.replace("min", "maximum"))
+    assert again.open(tmp_path) == []
 
 
 def test_lines_changed_since_a_revision() -> None:
@@ -346,3 +363,8 @@ def test_tests_of_a_line(tmp_path: Path) -> None:
     # a test that is gone is left out, one that was written since is run; what takes long is last
     new = [*of_caller, "tests/test_toy.py::test_kept", far]
     assert known.of_line("neocpu/core/toy.py", source, 3) == new
+    # functions keep their tests when they move to another file
+    (tmp_path / "neocpu/core/toy.py").rename(tmp_path / "neocpu/core/moved.py")
+    (tmp_path / "neocpu/core/toy.py").write_text("def other(): pass\n")
+    moved = belonging.TestMap(tmp_path)
+    assert {far, *of_caller} <= {*moved.of_line("neocpu/core/moved.py", source, 3)}
