@@ -106,6 +106,22 @@ def test_losses_have_the_bits_of_their_twins(seed, samples):
     assert changes[0].tobytes() == changes[1].tobytes()
 
 
+@PROFILE
+@given(st.integers(0, 2**32), st.integers(0, 9), st.integers(1, 5))
+def test_activations_have_the_bits_of_their_twins(seed, samples, width):
+    rng = np.random.default_rng(seed)
+    z = numbers(rng, samples, width)
+    special = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, 1e308, -22.5], z.shape)
+    z = np.where(rng.random(z.shape) < 0.3, special, z)
+    for name in ("tanh_units", "relu_units"):
+        results = []
+        for module in (curves, curves_twin):
+            out = np.empty((3, samples, width))
+            getattr(module, name)(z, *out)
+            results.append(out.tobytes())
+        assert results[0] == results[1], name
+
+
 @pytest.mark.parametrize("name", ["logistic", "squares", "squared_hinge", "softmax"])
 def test_slopes_and_curvatures_are_derivatives(name):
     rng = np.random.default_rng(1)

@@ -1,5 +1,5 @@
-"""Are exp, log, log1p, sigmoid and softplus accurate to about one ulp, and the same bits in kernel
-and twin?
+"""Are exp, log, log1p, sigmoid, softplus and tanh accurate to about one ulp, and the same bits in
+kernel and twin?
 """
 
 import math
@@ -14,7 +14,7 @@ from neocpu.kernels.numbers import elementary
 from neocpu.kernels.twins.numbers import elementary as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
-NAMES = ["exp", "log", "log1p", "sigmoid", "softplus"]
+NAMES = ["exp", "log", "log1p", "sigmoid", "softplus", "tanh"]
 TINY = 5e-324
 HUGE = np.finfo(np.float64).max
 SPECIAL = np.array(
@@ -144,6 +144,9 @@ def test_errors_stay_below_one_ulp_or_so(name):
         x = np.concatenate([np.exp(rng.uniform(-30, 30, 60)), rng.uniform(-0.6, 3, 60)])
         x = x if name == "log1p" else np.abs(x)
     answer, _ = both(name, x)
+    if name == "tanh":
+        x = np.concatenate([x[np.abs(x) < 20], np.geomspace(1e-20, 1, 60)])
+        answer, _ = both(name, x)
     worst = 0.0
     for value, argument in zip(answer.tolist(), map(Fraction, x.tolist())):
         if name == "exp":
@@ -152,12 +155,15 @@ def test_errors_stay_below_one_ulp_or_so(name):
             exact = exact_log(argument)
         elif name == "log1p":
             exact = exact_log(1 + argument)
+        elif name == "tanh":
+            e = exact_exp(2 * argument)
+            exact = (e - 1) / (e + 1)
         else:
             e = exact_exp(-abs(argument))
             exact = (1 if argument >= 0 else e) / (1 + e)
             exact = exact if name == "sigmoid" else max(argument, Fraction(0)) + exact_log(1 + e)
         worst = max(worst, ulps(value, exact))
-    assert worst < {"exp": 1.0, "log": 1.0, "log1p": 1.0, "sigmoid": 2.5, "softplus": 2.5}[name]
+    assert worst < (1.0 if name in ("exp", "log", "log1p") else 2.5)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +177,7 @@ def test_errors_stay_below_one_ulp_or_so(name):
         ),
         ("sigmoid", [(0, 0.5), (np.inf, 1), (-np.inf, 0), (-HUGE, 0), (HUGE, 1)]),
         ("softplus", [(np.inf, np.inf), (-np.inf, 0), (HUGE, HUGE), (-HUGE, 0)]),
+        ("tanh", [(0, 0), (np.inf, 1), (-np.inf, -1), (HUGE, 1), (-23, -1), (TINY, TINY)]),
     ],
 )
 def test_limits(name, points):
@@ -179,6 +186,7 @@ def test_limits(name, points):
     np.testing.assert_array_equal(answer, np.array([y for _, y in points] + [np.nan]))
 
 
-def test_signs_of_zero_survive_log1p():
-    answer, _ = both("log1p", np.array([0.0, -0.0]))
+@pytest.mark.parametrize("name", ["log1p", "tanh"])
+def test_signs_of_zero_survive(name):
+    answer, _ = both(name, np.array([0.0, -0.0]))
     assert np.signbit(answer).tolist() == [False, True]

@@ -26,7 +26,7 @@ from neocpu.train.checkpoint.folder import best_or_last
 from neocpu.train.fit.design import DesignMatrix, Leaves
 from neocpu.train.fit.fitted import load
 from neocpu.train.fit.keys import METHODS, FitKeys
-from neocpu.train.fit.linear import LinearScores
+from neocpu.train.fit.layers import LayeredModel
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.solving import Fitting, Goal
 from neocpu.train.run.fitting import FitRun, config_of
@@ -256,7 +256,7 @@ def test_a_product_with_the_hessian_is_one_exchange():
         places = np.zeros(size, np.int32)
         rows = SparseLines(np.arange(size + 1), places, np.ones(0))
         labels = np.arange(size) % 2.0
-        model = LinearScores(LOSSES["logistic"], 2)
+        model = LayeredModel(LOSSES["logistic"], (2, 1))
         design = DesignMatrix(rows, np.ones((size, 1)), labels, 1, ends, 8)
         fitting = Fitting(model, design, np.ones(2), Goal(0.1, 0.0), comm, leaves)
         objective = fitting.objective(0, 8)

@@ -1,11 +1,14 @@
-"""What are the loss, its slope and its curvature in the score of every sample?
+"""What are the loss, its slope and its curvature in the score of every sample? What are those of a
+hidden unit's activation?
 
-Losses of linear models and their heads, in fp64 (`docs/arithmetic.md` §16): what a second-order
+Losses and activations of fitted models, in fp64 (`docs/arithmetic.md` §16): what a second-order
 solver takes of a sample beside its row.
 """
 
-from neocpu.kernels.compile.jit import kernel
-from neocpu.kernels.numbers.elementary import exp, log, log1p
+from numba import prange
+
+from neocpu.kernels.compile.jit import kernel, parallel_kernel
+from neocpu.kernels.numbers.elementary import exp, log, log1p, tanh
 
 
 @kernel
@@ -94,3 +97,35 @@ def softmax_curved(curvature, moved, out):
             mean += curvature[i, k] * moved[i, k]
         for k in range(width):
             out[i, k] = curvature[i, k] * (moved[i, k] - mean)
+
+
+@parallel_kernel
+def tanh_units(z, value, slope, curvature):
+    """Values of hidden units tanh(z), and their first and second derivatives.
+
+    Shapes: all f64[n, h].
+    Order: a = tanh(z); value = a; slope = 1 - a*a; curvature = (-2 * a) * slope.
+    """
+    samples, width = z.shape
+    for i in prange(samples):
+        for k in range(width):
+            a = tanh(z[i, k])
+            value[i, k] = a
+            slope[i, k] = 1.0 - a * a
+            curvature[i, k] = (-2.0 * a) * slope[i, k]
+
+
+@parallel_kernel
+def relu_units(z, value, slope, curvature):
+    """Values of hidden units max(z, 0), and their first and second derivatives.
+
+    Shapes: all f64[n, h].
+    Order: where z <= 0 value = slope = +0, else value = z (a NaN stays), slope = 1; curvature = +0.
+    """
+    samples, width = z.shape
+    for i in prange(samples):
+        for k in range(width):
+            closed = z[i, k] <= 0.0
+            value[i, k] = 0.0 if closed else z[i, k]
+            slope[i, k] = 0.0 if closed else 1.0
+            curvature[i, k] = 0.0

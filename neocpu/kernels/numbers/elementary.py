@@ -1,4 +1,4 @@
-"""How are exp, log and log1p computed so that every machine, and NumPy, gives the same bits?
+"""How are exp, log, log1p and tanh computed so that every machine, and NumPy, gives the same bits?
 
 In fp64, by additions, multiplications and divisions in the order written here, without fused
 multiply-add and without the C library (`docs/arithmetic.md` §8). The error is below one unit in the
@@ -11,10 +11,13 @@ last place of fp64, so one more rounding to fp32 nearly always gives the correct
            h = f*f/2, R the rest of the atanh series, up to s^23
     log1p  the same with f = x where no power of two is needed,
            else the logarithm of 1 + x plus a correction for its rounding error
+    tanh   -m / (m + 2) with m = e^(-2|x|) - 1, by exp's series without its 1; the sign of x
 
 Other kernels call the scalar functions; `*_array` are kernels over arrays. Every NaN result is
 0x7ff8000000000000.
 """
+
+import math
 
 import numpy as np
 from numba.extending import register_jitable
@@ -41,14 +44,8 @@ def _power_of_two(k):
 
 
 @register_jitable
-def exp(x):
-    """e^x in fp64; inf above 709.78, subnormal below -708.4, +0 below -745.13."""
-    if x != x:
-        return np.nan
-    if x > 709.782712893384:
-        return np.inf
-    if x < -745.1332191019412:
-        return 0.0
+def _exp_tail(x):
+    """(k, t) with e^x = 2^k (1 + t), for x that is neither too large nor too small."""
     # no conversion and no `rint`: an addition rounds alike on all machines
     k = (x * _LOG2_E + _ROUND) - _ROUND
     # k * _LN2_HIGH is exact, and so is the difference: only `low` is rounded
@@ -70,7 +67,20 @@ def exp(x):
     q = q * r + 1.0 / 24.0
     q = q * r + 1.0 / 6.0
     q = q * r + 0.5
-    y = 1.0 + (r + (r * r * q + c))
+    return k, r + (r * r * q + c)
+
+
+@register_jitable
+def exp(x):
+    """e^x in fp64; inf above 709.78, subnormal below -708.4, +0 below -745.13."""
+    if x != x:
+        return np.nan
+    if x > 709.782712893384:
+        return np.inf
+    if x < -745.1332191019412:
+        return 0.0
+    k, tail = _exp_tail(x)
+    y = 1.0 + tail
     # 2^k itself may be outside the range of fp64 where the result is not.
     half = np.int64(k) >> 1
     return (y * _power_of_two(half)) * _power_of_two(np.int64(k) - half)
@@ -160,6 +170,20 @@ def softplus(x):
     return (x if x > 0.0 else 0.0) + log1p(exp(-abs(x)))
 
 
+@register_jitable
+def tanh(x):
+    """The hyperbolic tangent in fp64; ±1 beyond |x| = 22; tanh(-0) = -0."""
+    if x != x:
+        return np.nan
+    size = abs(x)
+    if size > 22.0:
+        return math.copysign(1.0, x)
+    k, t = _exp_tail(-2.0 * size)
+    scale = _power_of_two(np.int64(k))
+    m = (scale - 1.0) + scale * t
+    return math.copysign(m / (m + 2.0), x)
+
+
 @kernel
 def exp_array(x, out):
     """out = exp(x), f64[n] each; see `exp`. Source: docs/arithmetic.md §8."""
@@ -193,3 +217,10 @@ def softplus_array(x, out):
     """out = log(1 + exp(x)), f64[n] each; see `softplus`. Source: docs/arithmetic.md §8."""
     for i in range(x.size):
         out[i] = softplus(x[i])
+
+
+@kernel
+def tanh_array(x, out):
+    """out = tanh(x), f64[n] each; see `tanh`. Source: docs/arithmetic.md §8."""
+    for i in range(x.size):
+        out[i] = tanh(x[i])

@@ -7,7 +7,7 @@ travels. Within a leaf positions ascend (docs/arithmetic.md §16).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -113,14 +113,21 @@ class DesignMatrix:
         sizes = np.diff(self.ends, prepend=0)
         return np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
 
+    @property
+    def squared(self) -> "DesignMatrix":
+        """The matrix of the squares of its numbers."""
+        rows = self.rows._replace(values=self.rows.values * self.rows.values)
+        return replace(self, rows=rows, dense=self.dense * self.dense)
+
     @cached_property
     def norms(self) -> F64:
         """The square of each row's length, f64[n]."""
-        values = self.rows.values if self.rows.values.size else np.ones(self.rows.places.size)
-        squares = SparseLines(self.rows.starts, self.rows.places, values * values)
-        out = np.empty((self.labels.size, 1))
-        kernels.products(squares, self.dense * self.dense, np.ones((self.width, 1)), out)
-        return out[:, 0]
+        return self.squared.times(np.ones((self.width, 1)))[:, 0]
+
+    def behind(self, numbers: F64, constant: float) -> "DesignMatrix":
+        """A dense one of the same samples: numbers f64[n, m], and a constant."""
+        dense = np.concatenate([numbers, np.full((len(numbers), 1), constant)], axis=1)
+        return replace(self, rows=without_entries(len(numbers)), dense=dense, sparse=0)
 
     def times(self, weights: F64) -> F64:
         """X weights f64[width, K]: f64[n, K]."""
@@ -128,16 +135,27 @@ class DesignMatrix:
         kernels.products(self.rows, self.dense, weights, out)
         return out
 
-    def transposed_times(self, numbers: F64, nodes: Ints, out: F64) -> None:
+    def transposed_times(
+        self, numbers: F64, nodes: Ints, out: F64, more: F64 | None = None
+    ) -> None:
         """Nodes of X^T numbers f64[n, K] into the beginning of each row of out f64[nodes, P].
 
-        nodes : i64[p, 2], the first leaf of this rank's, and size.
+        nodes : i64[p, 2], the first leaf of this rank's, and size. more : f64[leaves, m, K], added
+        to the sums of dense columns over leaves.
         """
         width = numbers.shape[1]
-        kernels.transposed_products(self.columns, numbers, self.leaves, nodes, out)
-        sums = np.empty((self.ends.size, self.dense.shape[1], width))
-        kernels.dense_transposed(self.dense, numbers, self.ends, sums)
+        if self.sparse:
+            kernels.transposed_products(self.columns, numbers, self.leaves, nodes, out)
+        sums = self.leaf_sums(numbers)
+        if more is not None:
+            sums += more
         out[:, self.sparse * width : self.width * width] = folded(sums, nodes)
+
+    def leaf_sums(self, numbers: F64) -> F64:
+        """Sums over each leaf of X^T numbers f64[n, K], of dense columns: f64[leaves, m, K]."""
+        sums = np.empty((self.ends.size, self.dense.shape[1], numbers.shape[1]))
+        kernels.dense_transposed(self.dense, numbers, self.ends, sums)
+        return sums
 
     def sums(self, numbers: F64, nodes: Ints) -> F64:
         """Nodes of the sums over samples of numbers f64[n, K]: f64[nodes, K]."""
@@ -152,6 +170,11 @@ class DesignMatrix:
             np.concatenate([[0], np.cumsum(lengths)]), self.rows.places[entries], values
         )
         return DesignMatrix(lines, self.dense[rows], self.labels[rows], self.sparse, ends, samples)
+
+
+def without_entries(samples: int) -> SparseLines:
+    """Sparse columns of samples that have none."""
+    return SparseLines(np.zeros(samples + 1, np.int64), np.empty(0, np.int32), np.empty(0))
 
 
 def leaf_products(dense: F64, numbers: F64, ends: Ints, nodes: Ints) -> F64:

@@ -73,9 +73,8 @@ class Fit:
                 keys = keys.with_l2(_best_penalty(data, features, keys, labels, comm))
             columns = columns_of(data, features, keys, self._leaves, comm)
         self._fitting = _fitting(data, columns, keys, labels, (comm, self._leaves))
-        model = self._fitting.model
         first = keys.first(data.rows, columns.width)
-        start = saved[1] if saved else FitState(model.start(keys.seed), first)
+        start = saved[1] if saved else FitState(self._fitting.start(keys.seed), first)
         self.state = start
         self.fitted = FittedModel(keys, columns, labels, start.weights, data.rows)
         self.finished = False
@@ -118,7 +117,7 @@ def compile_kernels(keys: FitKeys, comm: Comm) -> None:
         goal = Goal(1.0, 0.1)
         alone = Leaves(0, 1, 2)
         fitting = Fitting(model, design, model.penalised(True), goal, SingleComm(), alone)
-        steps = SOLVERS[keys.method](fitting, FitState(model.start(1), 1))
+        steps = SOLVERS[keys.method](fitting, FitState(fitting.start(1), 1))
         deque(islice(steps, 3), 0)
     comm.quiet_barrier()
 
@@ -163,7 +162,7 @@ def _best_penalty(
     measured = columns.design(test, leaves, np.arange(held, dtype=np.int64), labels)
     fitting = _fitting(learnt, columns, keys.with_l2(PENALTIES[-1]), labels, (comm, leaves))
     first = keys.first(learnt.rows, columns.width)
-    state = FitState(fitting.model.start(keys.seed), first)
+    state = FitState(fitting.start(keys.seed), first)
     sums = LeafSum(comm, leaves, 1)
     losses = {}
     for penalty in reversed(PENALTIES):

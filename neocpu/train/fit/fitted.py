@@ -29,12 +29,12 @@ from neocpu.tables.hdf5.draft import Draft
 from neocpu.train.fit.columns import DesignColumns, LabelMap, hashed
 from neocpu.train.fit.design import F64, DesignMatrix
 from neocpu.train.fit.keys import FILE, FitKeys
-from neocpu.train.fit.linear import FitModel, LinearScores
+from neocpu.train.fit.layers import LayeredModel
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.solving import FitState
 
 FORMAT = "neocpu-fit"
-VERSION = 1
+LINEAR, VERSION = 1, 2  # of files: of linear models, and of those with hidden layers
 KIND = Kind(
     format=FORMAT,
     version=VERSION,
@@ -48,9 +48,9 @@ KIND = Kind(
 BLOCK = 1 << 16  # samples that are predicted at a time
 
 
-def model_of(keys: FitKeys, width: int, outputs: int) -> FitModel:
+def model_of(keys: FitKeys, width: int, outputs: int) -> LayeredModel:
     """The model of keys whose loss is named; outputs : classes of softmax, else 1."""
-    return LinearScores(LOSSES[keys.loss], width, outputs)
+    return LayeredModel(LOSSES[keys.loss], (width, *keys.hidden, outputs), keys.activation)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class FittedModel:
     samples: int
 
     @property
-    def model(self) -> FitModel:
+    def model(self) -> LayeredModel:
         """The function of its weights."""
         classes = len(self.labels.values) if LOSSES[self.keys.loss].coupled else 1
         return model_of(self.keys, self.columns.width, classes)
@@ -88,7 +88,7 @@ class FittedModel:
         if feature in columns.codes:
             return np.isin(codes, columns.codes[feature])
         places = hashed(feature, codes, columns.seed, columns.hashed)
-        weights = self.weights.reshape(columns.width, -1)
+        weights = self.model.matrices(self.weights)[0]
         return np.asarray(weights[columns.sparse - columns.hashed + places].any(axis=1))
 
     def predict(
@@ -149,7 +149,8 @@ def save(
     solver = {name: getattr(state, name) for name in _NUMBERS}
     text = {"fit": fitted.header(), "solver": solver, "notes": dict(notes), "done": done}
     with Draft() as draft:
-        draft.set("", {"format": FORMAT, "version": VERSION})
+        version = VERSION if fitted.keys.hidden else LINEAR
+        draft.set("", {"format": FORMAT, "version": version})
         draft.text("header", json.dumps(text))
         for name, array in fitted.arrays().items():
             draft.put(name, array)
@@ -208,7 +209,7 @@ def load(path: Path) -> SavedFit:
 
 
 def _tuples(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {"cross": tuple(map(tuple, keys["cross"]))}
+    return {"cross": tuple(map(tuple, keys["cross"])), "hidden": tuple(keys.get("hidden", ()))}
 
 
 def _numbers(file: File, name: str) -> NDArray[Any]:

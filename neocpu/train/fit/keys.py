@@ -1,4 +1,4 @@
-"""What may be said of a fit? Its method, loss, penalty and columns."""
+"""What may be said of a fit? Its method, loss, hidden units, penalty and columns."""
 
 from dataclasses import asdict, dataclass, replace
 
@@ -7,6 +7,7 @@ from neocpu.core.errors import ConfigError
 FILE = "fit.h5"  # in the folder of a fit
 LOSS_NAMES = ("logistic", "squares", "squared_hinge", "softmax")
 METHODS = ("dance", "lbfgs")
+ACTIVATION_NAMES = ("tanh", "relu")
 PAIRS = ("multi", "full")
 CHOSEN = "auto"
 PENALTIES = (1.0, 4.0, 16.0, 64.0)  # that "auto" chooses among
@@ -19,6 +20,8 @@ class FitKeys:
     """How a model is fitted.
 
     method : "dance" or "lbfgs". loss : one of `LOSS_NAMES`; "": logistic for clicks, else squares.
+    hidden : hidden units of each layer; (): a linear model. activation : of these, one of
+        `ACTIVATION_NAMES`.
     l2 : penalty on each weight against the *sum* of losses, scikit-learn's 1/C; "auto": the one of
         `PENALTIES` that predicts the last tenth of the train samples best.
     intercepts : are these penalised too?
@@ -27,7 +30,8 @@ class FitKeys:
     tolerance : the gradient's length at the end, against that at the beginning (0: DANCE's own
         limit). pairs : of L-BFGS, on the overlap of samples ("multi") or all of one ("full").
     start : samples of the first sample; 0: `FIRST`, or all where columns are more than samples.
-    most : steps, at most. seed : of the order of samples. leaves : of the samples, a power of two.
+    most : steps, at most. seed : of the order of samples, and of initial
+        weights. leaves : of the samples, a power of two.
     """
 
     method: str = "dance"
@@ -44,6 +48,8 @@ class FitKeys:
     most: int = 1000
     seed: int = 1
     leaves: int = 16
+    hidden: tuple[int, ...] = ()
+    activation: str = "tanh"
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -58,6 +64,15 @@ class FitKeys:
             raise ConfigError(
                 f"l2 {self.l2}: it must be above 0: samples are as large as the penalty lets them "
                 "tell, and without one a separable log has no solution"
+            )
+        if not all(isinstance(units, int) and units > 0 for units in self.hidden):
+            raise ConfigError(
+                f"hidden {self.hidden}: how many units each hidden layer has, whole numbers above "
+                "0; a linear model has no hidden layer"
+            )
+        if self.activation not in ACTIVATION_NAMES:
+            raise ConfigError(
+                f"activation {self.activation!r}: choose one of {', '.join(ACTIVATION_NAMES)}"
             )
         if not 0 <= self.tolerance < 1:
             raise ConfigError(f"tolerance {self.tolerance}: from 0 to below 1")
@@ -80,4 +95,7 @@ class FitKeys:
         """The keys that decide the bits."""
         header = asdict(self)
         del header["most"]
+        if not self.hidden:
+            # nothing that a linear model has
+            del header["hidden"], header["activation"]
         return header

@@ -1,4 +1,6 @@
-"""Which losses may a fit minimise? Each is a function of a sample's scores, with its curvature."""
+"""Which losses may a fit minimise, and which activations have its hidden units? Each is a function
+of a sample's scores, or of a number, with its curvature.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,4 +42,10 @@ LOSSES = {
     "squares": Loss(curves.squares, "number", "linear regression"),
     "squared_hinge": Loss(curves.squared_hinge, "class", "support vector machine"),
     "softmax": Loss(curves.softmax, "classes", "multinomial regression", coupled=True),
+}
+
+# kernels (z, value, slope, curvature), f64[n, h] each, by `keys.ACTIVATION_NAMES`
+ACTIVATIONS: dict[str, Callable[[F64, F64, F64, F64], None]] = {
+    "tanh": curves.tanh_units,
+    "relu": curves.relu_units,
 }

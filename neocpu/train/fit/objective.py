@@ -17,7 +17,7 @@ from neocpu.kernels.dense.design import inner_product, mean_and_pull
 from neocpu.parallel.exchange.dense_reduction import DenseReduction
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.fit.design import F64, DesignMatrix, Leaves
-from neocpu.train.fit.linear import FitModel, Tape
+from neocpu.train.fit.layers import LayeredModel, Tape
 
 
 class Point(NamedTuple):
@@ -68,7 +68,7 @@ class FitObjective:
 
     def __init__(
         self,
-        model: FitModel,
+        model: LayeredModel,
         design: DesignMatrix,
         penalty: F64,
         sums: LeafSum,
@@ -85,7 +85,7 @@ class FitObjective:
         out = self._sums.out
         nodes = self._sums.nodes
         tape = self.model.tape(self.design, weights)
-        self.model.gradient(self.design, weights, tape, nodes, out)
+        self.model.gradient(tape, nodes, out)
         out[:, -1:] = self.design.sums(tape.loss[:, None], nodes)
         total = self._sums.total()
         self._spend(self.design.samples)
@@ -97,7 +97,7 @@ class FitObjective:
         """The Hessian at a point times a vector f64[P]. Collective, one exchange."""
         out = self._sums.out
         out[:, -1] = 0.0
-        self.model.curved(self.design, point.weights, point.tape, vector, self._sums.nodes, out)
+        self.model.curved(point.weights, point.tape, vector, self._sums.nodes, out)
         self._spend(self.design.samples)
         return self._mean(self._sums.total(), vector)
 

@@ -119,8 +119,8 @@ class _Progressive:
         design = self._objective.design
         model = self._objective.model
         point = self._point
-        along = model.along(design, point.weights, point.tape, vector)
-        squares = model.squares(design, point.weights, point.tape)
+        along = model.along(point.weights, point.tape, vector)
+        squares = model.squares(point.tape)
         # the penalty is part of every g_i, and moves all of them alike
         free = point.gradient - self._objective.penalty * point.weights
         away = along - inner_product(free, vector)

@@ -8,7 +8,7 @@ import numpy as np
 from neocpu.kernels.dense.design import moved
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.fit.design import F64, DesignMatrix, Leaves
-from neocpu.train.fit.linear import FitModel
+from neocpu.train.fit.layers import LayeredModel
 from neocpu.train.fit.objective import FitObjective, LeafSum, Point
 
 HALVINGS = 40  # of a step that does not lower the value
@@ -65,7 +65,7 @@ class Fitting:
 
     def __init__(
         self,
-        model: FitModel,
+        model: LayeredModel,
         design: DesignMatrix,
         penalised: F64,
         goal: Goal,
@@ -81,6 +81,16 @@ class Fitting:
         self._design = design
         self._penalised = penalised
         self._sums = LeafSum(comm, leaves, model.parameters + 1)
+
+    def start(self, seed: int) -> F64:
+        """The parameters that a fit begins with, f64[P]. Collective."""
+        width = self.model.widths[0]
+        squares = np.zeros(width)
+        if len(self.model.widths) > 2:
+            ones = np.ones((len(self._design.labels), 1))
+            self._design.squared.transposed_times(ones, self._sums.nodes, self._sums.out)
+            squares = self._sums.total()[:width] / self.samples
+        return self.model.start(seed, squares)
 
     def objective(self, first: int, samples: int, times: float = 1.0) -> FitObjective:
         """The objective over a run of positions, its penalty so many times the last one."""

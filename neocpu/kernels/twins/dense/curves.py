@@ -1,8 +1,10 @@
-"""What are loss, slope and curvature of a sample? The twin of `kernels/dense/curves.py`."""
+"""What are loss, slope and curvature of a sample, and of a hidden unit? The twin of
+`kernels/dense/curves.py`.
+"""
 
 import numpy as np
 
-from neocpu.kernels.twins.numbers.elementary import exp, log, log1p
+from neocpu.kernels.twins.numbers.elementary import exp, log, log1p, tanh
 
 
 def logistic(score, label, loss, slope, curvature):
@@ -52,3 +54,17 @@ def softmax_curved(curvature, moved, out):
     for product in (curvature * moved).T:
         mean += product
     out[:] = curvature * (moved - mean[:, None])
+
+
+def tanh_units(z, value, slope, curvature):
+    """tanh(z) and its derivatives; see `kernels.dense.curves.tanh_units`."""
+    value[:] = tanh(z)
+    slope[:] = 1.0 - value * value
+    curvature[:] = (-2.0 * value) * slope
+
+
+def relu_units(z, value, slope, curvature):
+    """max(z, 0) and its derivatives; see `kernels.dense.curves.relu_units`."""
+    value[:] = np.where(z <= 0.0, 0.0, z)
+    slope[:] = np.where(z <= 0.0, 0.0, 1.0)
+    curvature[:] = 0.0

@@ -1,4 +1,4 @@
-"""What are exp, log, log1p, sigmoid and softplus, to the bit? The twin of
+"""What are exp, log, log1p, sigmoid, softplus and tanh, to the bit? The twin of
 `kernels/numbers/elementary.py`.
 
 Every line is one fp64 operation per element in the order of `docs/arithmetic.md` §8; scaling by
@@ -22,18 +22,24 @@ def _horner(x: np.ndarray, coefficients: list[float]) -> np.ndarray:
     return y
 
 
-def exp(x: np.ndarray) -> np.ndarray:
-    """e^x of an f64 array."""
-    x = np.asarray(x, np.float64)
-    inside = np.where((x <= 709.782712893384) & (x >= -745.1332191019412), x, 0.0)
-    k = np.rint(inside * 1.4426950408889634)
-    high = inside - k * _LN2_HIGH
+def _exp_tail(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(k, t) with e^x = 2^k (1 + t)."""
+    k = np.rint(x * 1.4426950408889634)
+    high = x - k * _LN2_HIGH
     low = k * _LN2_LOW
     r = high - low
     c = (high - r) - low
     q = _horner(r, [1.0 / math.factorial(n) for n in range(2, 15)])
+    return k, r + (r * r * q + c)
+
+
+def exp(x: np.ndarray) -> np.ndarray:
+    """e^x of an f64 array."""
+    x = np.asarray(x, np.float64)
+    inside = np.where((x <= 709.782712893384) & (x >= -745.1332191019412), x, 0.0)
+    k, t = _exp_tail(inside)
     with np.errstate(under="ignore"):
-        y = np.ldexp(1.0 + (r + (r * r * q + c)), k.astype(np.int64))
+        y = np.ldexp(1.0 + t, k.astype(np.int64))
     y = np.where(x > 709.782712893384, np.inf, np.where(x < -745.1332191019412, 0.0, y))
     return np.where(np.isnan(x), np.nan, y)
 
@@ -91,6 +97,17 @@ def softplus(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), np.nan, y)
 
 
+def tanh(x: np.ndarray) -> np.ndarray:
+    """The hyperbolic tangent of an f64 array."""
+    x = np.asarray(x, np.float64)
+    size = np.abs(x)
+    k, t = _exp_tail(-2.0 * np.where(size <= 22.0, size, 0.0))
+    scale = np.ldexp(1.0, k.astype(np.int64))
+    m = (scale - 1.0) + scale * t
+    y = np.copysign(np.where(size > 22.0, 1.0, m / (m + 2.0)), x)
+    return np.where(np.isnan(x), np.nan, y)
+
+
 def exp_array(x, out):
     """out = exp(x); see `kernels.numbers.elementary.exp_array`."""
     out[:] = exp(x)
@@ -114,3 +131,8 @@ def sigmoid_array(x, out):
 def softplus_array(x, out):
     """out = softplus(x); see `kernels.numbers.elementary.softplus_array`."""
     out[:] = softplus(x)
+
+
+def tanh_array(x, out):
+    """out = tanh(x); see `kernels.numbers.elementary.tanh_array`."""
+    out[:] = tanh(x)
