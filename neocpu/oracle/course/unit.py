@@ -1,10 +1,13 @@
 """What is a unit of the course? A page to read, and functions to write, each with its problems.
 
-Only records. A solution is a file of `solutions/`; its signatures and docstrings are the starter.
+A solution is a file of `solutions/`; its signatures and docstrings are the starter. The words of a
+unit, and the mistakes that it knows, are in the TOML file beside its problems.
 """
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +20,8 @@ from neocpu.oracle.operator import Case
 StudentFunction: TypeAlias = Callable[..., object]
 # arrays, numbers and parsed JSON, by the names of a function's parameters
 Arguments: TypeAlias = Mapping[str, Any]
+# what a run of the student's own shows: lines to print, or a fault
+OwnRun: TypeAlias = Callable[[Mapping[str, object]], str]
 
 
 @dataclass(frozen=True)
@@ -82,16 +87,31 @@ class Exercise:
 
 @dataclass(frozen=True)
 class CourseUnit:
-    """One unit. name : of its page and its solution; reads : what to know before."""
+    """One unit. name : of its files, its page and its solution; reads : what to know before."""
 
     name: str
     title: str
     reads: str
     exercises: tuple[Exercise, ...]
     hints: str  # rungs of a ladder, with an empty line between them
-    # what a run of the student's own shows, where the unit has one: lines to print, or a fault
-    own_run: Callable[[Mapping[str, object]], str] | None = None
+    own_run: OwnRun | None = None
 
     def rungs(self) -> tuple[str, ...]:
         """The hints, from a nudge to nearly all."""
         return tuple(" ".join(rung.split()) for rung in self.hints.split("\n\n"))
+
+
+def unit_of(problems: str, *exercises: Exercise, own_run: OwnRun | None = None) -> CourseUnit:
+    """A unit with the words of its TOML file. problems : the Python file of its problems."""
+    path = Path(problems).with_suffix(".toml")
+    words = tomllib.loads(path.read_text(encoding="utf-8"))
+    with_slips = []
+    for exercise in exercises:
+        slips = (
+            Slip(slip["about"], slip["fix"], tuple((old, new) for old, new in slip["edits"]))
+            for slip in words.get(exercise.function, ())
+        )
+        with_slips.append(replace(exercise, slips=tuple(slips)))
+    return CourseUnit(
+        path.stem, words["title"], words["reads"], tuple(with_slips), words["hints"], own_run
+    )

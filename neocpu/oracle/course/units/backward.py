@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Returned, Slip
+from neocpu.oracle.course.unit import Exercise, Problem, Returned, unit_of
 from neocpu.oracle.course.units.operators import (
     backward_case,
     backward_reference,
@@ -43,52 +43,16 @@ def problems() -> Iterator[Problem]:
         yield problem("random bags with many duplicates", (9, 5), lengths.tolist(), 0.25, 0.5, seed)
 
 
-UNIT = CourseUnit(
-    name="backward",
-    title="the fused backward",
-    reads="units 2 and 3; what AdaGrad does",
-    exercises=(
-        Exercise(
-            function="backward",
-            returned=(
-                Returned("table", "float32", "as the argument", output="weights"),
-                Returned("sums", "float32", "one number for each row", output="sum"),
-            ),
-            problems=problems,
-            expected=backward_reference,
-            as_case=backward_case,
-            slips=(
-                Slip(
-                    "a lookup takes the gradient of the bag before its own",
-                    "np.repeat(np.arange(bags), lengths) begins with bag 0",
-                    (("gradient[bag[lookups]]", "gradient[bag[lookups] - 1]"),),
-                ),
-                Slip(
-                    "a bag that looks a row up twice counts once",
-                    "every lookup gives the row its bag's gradient once more",
-                    (("gradient[bag[lookups]]", "gradient[np.unique(bag[lookups])]"),),
-                ),
-                Slip(
-                    "the sum of a row begins anew in every step",
-                    "add the mean of g*g to the sum that the row has",
-                    (("sums[row] += np.mean", "sums[row] = np.mean"),),
-                ),
-                Slip(
-                    "each row is one row too low in the table",
-                    "the number that np.unique gives is the row's own",
-                    (("in zip(unique,", "in zip(unique - 1,"),),
-                ),
-            ),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="backward",
+        returned=(
+            Returned("table", "float32", "as the argument", output="weights"),
+            Returned("sums", "float32", "one number for each row", output="sum"),
         ),
+        problems=problems,
+        expected=backward_reference,
+        as_case=backward_case,
     ),
-    hints="""\
-First find the bag of every lookup: np.repeat(np.arange(bags), np.diff(offsets)). Its gradient
-is that of the lookup's row.
-
-Sort the lookups by row with a stable argsort. Lookups of one row then stand together, and
-np.unique(..., return_index=True) says where each row's begin.
-
-For each row: add the gradients of its lookups, then the mean of the squares of this one vector
-to its sum, then take one step by the new sum.
-""",
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Returned, Slip
+from neocpu.oracle.course.unit import Exercise, Problem, Returned, unit_of
 from neocpu.oracle.course.units.operators import lookup_case, lookup_reference
 
 
@@ -49,72 +49,13 @@ def problems() -> Iterator[Problem]:
     yield problem("bags of 40 lookups and more", (50, 3), [40, 0, 77], True, True, 17)
 
 
-UNIT = CourseUnit(
-    name="bags",
-    title="embedding bags",
-    reads="unit 1",
-    exercises=(
-        Exercise(
-            function="pool",
-            returned=(Returned("out", "float32", "a row for each bag", output="out"),),
-            problems=problems,
-            expected=lookup_reference,
-            as_case=lookup_case,
-            slips=(
-                Slip(
-                    "the last bag is left out, as if its offset were",
-                    "there is one bag less than there are offsets: range(len(offsets) - 1)",
-                    (("range(len(out))", "range(len(out) - 1)"),),
-                ),
-                Slip(
-                    "an empty bag has the first lookup of the next one, as np.add.reduceat adds",
-                    "set the bags without lookups to zero afterwards",
-                    (
-                        (
-                            "begin, end = offsets[bag], offsets[bag + 1]",
-                            (
-                                "begin, end = offsets[bag], offsets[bag + 1]\n"
-                                "        end = max(end, min(begin + 1, len(rows)))"
-                            ),
-                        ),
-                    ),
-                ),
-                Slip(
-                    "a bag has its last lookup only",
-                    "out[bags] += x adds once to each bag, however often it occurs in bags; "
-                    "np.add.at(out, bags, x) adds every time",
-                    (("out[bag] += weights", "out[bag] = weights"),),
-                ),
-                Slip(
-                    "every bag reads rows from the beginning again",
-                    "rows[lookup] goes on from bag to bag: it is indexed among all lookups",
-                    (("table[rows[lookup]]", "table[rows[lookup - begin]]"),),
-                ),
-                Slip(
-                    "a weighted mean divides by the sum of the weights",
-                    "divide by the number of lookups, whatever their weights",
-                    (("/= end - begin", "/= weights[begin:end].sum()"),),
-                ),
-                Slip(
-                    "the sum of a bag goes on from that of the bag before",
-                    "begin every bag with zeros",
-                    (
-                        ("float32)\n    for", "float32)\n    total = 0\n    for"),
-                        ("out[bag] +=", "total = total +"),
-                        ("        if mean", "        out[bag] = total\n        if mean"),
-                    ),
-                ),
-            ),
-        ),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="pool",
+        returned=(Returned("out", "float32", "a row for each bag", output="out"),),
+        problems=problems,
+        expected=lookup_reference,
+        as_case=lookup_case,
     ),
-    hints="""\
-Two loops are enough: over the bags, and over the lookups of a bag. There is one bag less than
-there are offsets.
-
-rows and weights have an element for each lookup, so both are read at the lookup's number, which
-goes on from bag to bag.
-
-range(offsets[b], offsets[b + 1]) has the lookups of bag b, none where it is empty. Divide only
-where it is not, and after the sum.
-""",
 )

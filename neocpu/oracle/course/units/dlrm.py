@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.types import Ints
 from neocpu.kernels.twins.dense import gemm, interaction, loss
-from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Returned, Slip
+from neocpu.oracle.course.unit import Exercise, Problem, Returned, unit_of
 
 F32 = np.float32
 Floats = NDArray[np.float32]
@@ -92,113 +92,14 @@ def problems() -> Iterator[Problem]:
     yield problem(5, "no table: the dense features alone", 3, 5, 0, 1, 0.2)
 
 
-UNIT = CourseUnit(
-    name="dlrm",
-    title="a DLRM in 40 lines of NumPy",
-    reads="NumPy's indexing, the chain rule, what a matrix product is",
-    exercises=(
-        Exercise(
-            function="train",
-            returned=(
-                Returned("losses", "float", "one loss for each batch", ("step",), tolerance=1e-6),
-            ),
-            problems=problems,
-            expected=our_losses,
-            slips=(
-                Slip(
-                    "of the samples that look up one row only the last one trains it",
-                    "table[rows] -= g assigns each row once; np.subtract.at(table, rows, g) "
-                    "subtracts every time",
-                    (
-                        (
-                            "np.subtract.at(table, looked_up[:, t], rate * g_vectors[t + 1])",
-                            "table[looked_up[:, t]] -= rate * g_vectors[t + 1]",
-                        ),
-                    ),
-                ),
-                Slip(
-                    "the gradient is that of the sum of the samples' losses, not of their mean",
-                    "divide the gradient of z by the samples of the batch",
-                    (("- y) / len(y)", "- y)"),),
-                ),
-                Slip(
-                    "a loss is the sum over the samples, not their mean",
-                    "divide the loss of a batch by its samples",
-                    (("np.mean(np.logaddexp", "np.sum(np.logaddexp"),),
-                ),
-                Slip(
-                    "the ReLU is missing in the forward pass",
-                    "the bottom layer's output is max(0, x @ bottom.T)",
-                    (("np.maximum(x @ bottom.T, 0)", "x @ bottom.T"),),
-                ),
-                Slip(
-                    "the ReLU is missing in the backward pass",
-                    "where the ReLU gave 0, the bottom layer gets no gradient",
-                    (("(g_vectors[0] * (h > 0)).T", "g_vectors[0].T"),),
-                ),
-                Slip(
-                    "a dot product gives its gradient to one of its two vectors only",
-                    "the gradient of a*b by a is b, and by b it is a",
-                    (("            g_vectors[j] += g * vectors[i]\n", ""),),
-                ),
-                Slip(
-                    "the bottom layer gets no gradient from the top layer's first columns",
-                    "the bottom layer's output is a feature of its own, beside the dot products",
-                    (("        g_vectors[0] += g_features[:, : h.shape[1]]\n", ""),),
-                ),
-                Slip(
-                    "the tables are not trained",
-                    "subtract rate * gradient from the rows that were looked up",
-                    (("rate * g_vectors[t + 1])", "0 * g_vectors[t + 1])"),),
-                ),
-                Slip(
-                    "the bottom layer is not trained",
-                    "its gradient is that of its output, through the ReLU, times x",
-                    (("bottom -= rate *", "bottom -= 0 *"),),
-                ),
-                Slip(
-                    "the step goes uphill",
-                    "subtract rate * gradient",
-                    (("/ len(y)\n", "/ -len(y)\n"),),
-                ),
-                Slip(
-                    "the top layer moves before its old weights have passed the gradient on",
-                    "compute all gradients first, then update",
-                    (
-                        ("        top -= rate * (features.T @ g_z)\n", ""),
-                        (
-                            "        g_features = np.outer(g_z, top)",
-                            (
-                                "        top -= rate * (features.T @ g_z)\n"
-                                "        g_features = np.outer(g_z, top)"
-                            ),
-                        ),
-                    ),
-                ),
-                Slip(
-                    "the pairs are in another order, column by column",
-                    "the pairs go (1, 0), (2, 0), (2, 1), (3, 0): i outside, j < i inside",
-                    (
-                        (
-                            "for i in range(len(tables) + 1) for j in range(i)]",
-                            (
-                                "for j in range(len(tables) + 1) "
-                                "for i in range(j + 1, len(tables) + 1)]"
-                            ),
-                        ),
-                    ),
-                ),
-            ),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="train",
+        returned=(
+            Returned("losses", "float", "one loss for each batch", ("step",), tolerance=1e-6),
         ),
+        problems=problems,
+        expected=our_losses,
     ),
-    hints="""\
-Write the forward pass first: the first problem has one batch, so it asks for nothing else. Keep
-every array that the backward pass will need.
-
-The gradient of the loss by z is (sigmoid(z) - y) / B. From there, every line of the forward
-pass has one line of the backward pass, in the opposite order.
-
-A dot product of vectors a and b with the gradient g gives g*b to a and g*a to b. The bottom
-layer's output gets gradients from all its pairs, and from the top layer itself.
-""",
 )

@@ -8,11 +8,10 @@ from neocpu.core.types import Elements
 from neocpu.kernels.twins.codecs.rows import quantize_int8
 from neocpu.oracle.course.unit import (
     Arguments,
-    CourseUnit,
     Exercise,
     Problem,
     Returned,
-    Slip,
+    unit_of,
 )
 from neocpu.oracle.course.units.operators import bf16_case, bf16_reference
 
@@ -91,107 +90,24 @@ def bf16_problems() -> Iterator[Problem]:
         yield Problem(about, {"x": x.astype(np.float32), "random": random})
 
 
-UNIT = CourseUnit(
-    name="narrow",
-    title="narrow formats",
-    reads="unit 3",
-    exercises=(
-        Exercise(
-            function="quantize",
-            returned=(
-                Returned("codes", "uint8", "a byte for each number", ("row", "column")),
-                Returned("scale", "float32", "one number for each row", ("row",)),
-                Returned("bias", "float32", "one number for each row", ("row",)),
-            ),
-            problems=row_problems,
-            expected=our_rows,
-            fault=row_fault,
-            slips=(
-                Slip(
-                    "codes are cut off instead of rounded",
-                    "astype(np.uint8) drops what is behind the point: np.rint first",
-                    (
-                        (
-                            "np.rint((x - bias[:, None]) * inverse[:, None])",
-                            "(x - bias[:, None]) * inverse[:, None]",
-                        ),
-                    ),
-                ),
-                Slip(
-                    "the range is divided into 256 steps",
-                    "256 codes have 255 steps between them",
-                    (
-                        ("np.float32(255)", "np.float32(256)"),
-                        ("255 / np.where", "256 / np.where"),
-                        ("np.rint(", "np.minimum(255, "),
-                    ),
-                ),
-                Slip(
-                    "the range is divided into 256 steps, and the codes are rounded",
-                    "256 codes have 255 steps between them; 256 does not fit into a byte",
-                    (("np.float32(255)", "np.float32(256)"), ("255 / np.where", "256 / np.where")),
-                ),
-                Slip(
-                    "all rows share one scale and one bias",
-                    "minimum and maximum are taken along the columns: axis=1",
-                    (
-                        ("x.min(axis=1)", "np.full(len(x), x.min())"),
-                        ("x.max(axis=1)", "np.full(len(x), x.max())"),
-                    ),
-                ),
-                Slip(
-                    "the scale is that of the largest magnitude, and the bias is 0",
-                    "the bias is the row's least number, the scale a 255th of its range",
-                    (
-                        ("x.min(axis=1)", "np.zeros(len(x), np.float32)"),
-                        ("x.max(axis=1) - bias", "np.abs(x).max(axis=1)"),
-                    ),
-                ),
-            ),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="quantize",
+        returned=(
+            Returned("codes", "uint8", "a byte for each number", ("row", "column")),
+            Returned("scale", "float32", "one number for each row", ("row",)),
+            Returned("bias", "float32", "one number for each row", ("row",)),
         ),
-        Exercise(
-            function="round_to_bf16",
-            returned=(Returned("codes", "uint16", "a code for each number", output="codes"),),
-            problems=bf16_problems,
-            expected=bf16_reference,
-            as_case=bf16_case,
-            slips=(
-                Slip(
-                    "the highest random bit is always 0",
-                    "all 16 random bits are added: else the sum carries too seldom",
-                    (("random.astype(np.uint32)", "(random & 0x7FFF).astype(np.uint32)"),),
-                ),
-                Slip(
-                    "the lower bits are cut off, whatever the random ones say",
-                    "add the random bits first: the sum carries into the upper half now and then",
-                    (("(bits + random.astype(np.uint32))", "bits"),),
-                ),
-                Slip(
-                    "up and down are as likely, however near x is to either",
-                    "the chance of the one farther from 0 is what the lower 16 bits are of 2^16",
-                    (
-                        (
-                            "(bits + random.astype(np.uint32)) >> np.uint32(16)",
-                            "(bits >> np.uint32(16)) + (random & 1)",
-                        ),
-                    ),
-                ),
-                Slip(
-                    "every number is rounded to nearest",
-                    "add the random bits, not half a unit",
-                    (("random.astype(np.uint32)", "np.uint32(0x8000)"),),
-                ),
-            ),
-        ),
+        problems=row_problems,
+        expected=our_rows,
+        fault=row_fault,
     ),
-    hints="""\
-A code is the number of scales above the bias, rounded. keepdims=True, or [:, None], makes scale
-and bias of a row go with all of its columns.
-
-A row of equal numbers has no range: its inverse scale is 0, not 255 / 0.
-
-For bf16: x.view(np.uint32) has the bits. Whether the lower 16 bits, as a whole number, and a
-random one of 16 bits together reach 2^16 is a matter of chance, and of just the right chance:
-add them, and cut the lower half off.
-""",
+    Exercise(
+        function="round_to_bf16",
+        returned=(Returned("codes", "uint16", "a code for each number", output="codes"),),
+        problems=bf16_problems,
+        expected=bf16_reference,
+        as_case=bf16_case,
+    ),
 )

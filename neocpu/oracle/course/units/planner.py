@@ -8,11 +8,10 @@ from neocpu.core.types import Elements
 from neocpu.oracle.course.solutions.planner import place
 from neocpu.oracle.course.unit import (
     Arguments,
-    CourseUnit,
     Exercise,
     Problem,
     Returned,
-    Slip,
+    unit_of,
 )
 
 
@@ -79,67 +78,13 @@ def problems() -> Iterator[Problem]:
 
 LOOP = 'for table in np.argsort(-seconds, kind="stable"):'
 
-UNIT = CourseUnit(
-    name="planner",
-    title="who holds what",
-    reads="unit 6",
-    exercises=(
-        Exercise(
-            function="place",
-            returned=(Returned("owner", "integer", "a rank for each table", ("table",)),),
-            problems=problems,
-            expected=place,
-            fault=plan_fault,
-            slips=(
-                Slip(
-                    "the tables are dealt out in turn",
-                    "give each table to the rank that has the least seconds",
-                    (("    return owner\n", "    return np.arange(len(seconds)) % ranks\n"),),
-                ),
-                Slip(
-                    "the tables are placed in the order in which they come",
-                    "the largest first: small ones then fill what large ones leave",
-                    ((LOOP, "for table in range(len(seconds)):"),),
-                ),
-                Slip(
-                    "the smallest table is placed first",
-                    "the largest first: argsort of -seconds",
-                    ((LOOP, LOOP.replace("-seconds", "seconds")),),
-                ),
-                Slip(
-                    "nobody looks whether a rank has room",
-                    "choose among the ranks whose free bytes are enough",
-                    (("np.where(free >= sizes[table], load, np.inf)", "load"),),
-                ),
-                Slip(
-                    "the largest is that of most bytes, not of most seconds",
-                    "a step waits for seconds; bytes only have to fit",
-                    ((LOOP, LOOP.replace("-seconds", "-sizes")),),
-                ),
-                Slip(
-                    "bytes are balanced instead of seconds",
-                    "a step waits for seconds; bytes only have to fit",
-                    (("load[rank] += seconds[table]", "load[rank] += sizes[table]"),),
-                ),
-                Slip(
-                    "the number of tables is balanced instead of seconds",
-                    "a step waits for seconds, not for a number of tables",
-                    (("load[rank] += seconds[table]", "load[rank] += 1"),),
-                ),
-                Slip(
-                    "all tables are on one rank",
-                    "add the table's seconds to its rank before the next one is placed",
-                    (("    load[rank] += seconds[table]\n", "    pass\n"),),
-                ),
-            ),
-        ),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="place",
+        returned=(Returned("owner", "integer", "a rank for each table", ("table",)),),
+        problems=problems,
+        expected=place,
+        fault=plan_fault,
     ),
-    hints="""\
-Keep two arrays, by rank: the seconds that it has so far, and the bytes that are free.
-
-np.argsort(-seconds, kind='stable') goes from the largest to the smallest.
-
-np.argmin(np.where(free >= size, load, np.inf)) is the rank with the least to do among those
-that have room.
-""",
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from neocpu.oracle.course.solutions.ranks import needs
-from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Returned, Slip
+from neocpu.oracle.course.unit import Exercise, Problem, Returned, unit_of
 from neocpu.oracle.course.units.operators import (
     bucketize_case,
     bucketize_reference,
@@ -78,103 +78,26 @@ def cut_problems() -> Iterator[Problem]:
             yield cut_problem(about, scheme, range(11), home, 4)
 
 
-UNIT = CourseUnit(
-    name="ranks",
-    title="many ranks",
-    reads="unit 2",
-    exercises=(
-        Exercise(
-            function="bucketize",
-            returned=(
-                Returned(
-                    "lengths", "integer", "ranks * bags numbers, rank after rank", output="lengths"
-                ),
-                Returned("rows", "integer", "a number for each lookup", output="indices"),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="bucketize",
+        returned=(
+            Returned(
+                "lengths", "integer", "ranks * bags numbers, rank after rank", output="lengths"
             ),
-            problems=problems,
-            expected=bucketize_reference,
-            as_case=bucketize_case,
-            slips=(
-                Slip(
-                    "rows are dealt out one by one, row % ranks",
-                    "rank r has the rows from r*block on: the owner is row // block",
-                    (("rows // block", "rows % ranks"),),
-                ),
-                Slip(
-                    "rows are dealt out one by one, row % ranks, and are row // ranks there",
-                    "rank r has the rows from r*block on: the owner is row // block",
-                    (("rows // block", "rows % ranks"), ("- r * block", "// ranks")),
-                ),
-                Slip(
-                    "the first row of a block is taken for the last of the block before",
-                    "row block is the first row of rank 1: row // block, not (row - 1) // block",
-                    (("rows // block", "np.maximum(rows - 1, 0) // block"),),
-                ),
-                Slip(
-                    "the lookups of a bag are sorted",
-                    "keep the order of the lookups; nobody asks for another one",
-                    (("[rows[owner == r] - r * block", "[np.sort(rows[owner == r]) - r * block"),),
-                ),
-                Slip(
-                    "the lengths stand bag after bag, not rank after rank",
-                    "rank 0's lengths of all bags come first, then rank 1's",
-                    (("np.concatenate(dealt_lengths)", "np.stack(dealt_lengths).T.reshape(-1)"),),
-                ),
-                Slip(
-                    "every rank gets the lengths of all lookups",
-                    "a rank gets the lengths of the lookups that go to it",
-                    (("bag[owner == r]", "bag"),),
-                ),
-            ),
+            Returned("rows", "integer", "a number for each lookup", output="indices"),
         ),
-        Exercise(
-            function="needs",
-            returned=(
-                Returned("needed", "bool", "a row for each lookup, a column for each rank", PLACE),
-            ),
-            problems=cut_problems,
-            expected=needs,
-            slips=(
-                Slip(
-                    "every rank that has a copy gets the lookup",
-                    "where the rank itself has the whole row, nothing is sent",
-                    (("rank == home and last - first == columns", "False"),),
-                ),
-                Slip(
-                    "a rank that has some columns of the row itself asks nobody else",
-                    "the other columns are elsewhere: nothing is sent only if home has them all",
-                    (("rank == home and last - first == columns", "rank == home"),),
-                ),
-                Slip(
-                    "the row at the end of a rectangle counts as inside",
-                    "the end is the first row beyond: begin <= row < end",
-                    (
-                        (
-                            "out[(begin <= rows) & (rows < end)",
-                            "out[(begin <= rows) & (rows <= end)",
-                        ),
-                    ),
-                ),
-                Slip(
-                    "only one rank gets each lookup",
-                    "every rectangle that holds the row is asked, for its columns",
-                    (
-                        (
-                            "    return out\n",
-                            "    return out & (np.cumsum(out, axis=1) == 1)\n",
-                        ),
-                    ),
-                ),
-            ),
-        ),
+        problems=problems,
+        expected=bucketize_reference,
+        as_case=bucketize_case,
     ),
-    hints="""\
-The rank of a row is row // block, and there it is row number row - rank * block.
-
-np.repeat(np.arange(len(lengths)), lengths) is the bag of each lookup; np.bincount of the bags
-that go to a rank, with minlength, is the lengths that it gets, empty bags too.
-
-Take the ranks one after the other: rows[owner == rank] keeps the order of the bags. For needs
-look at the rectangles one by one, and then once more at those of home.
-""",
+    Exercise(
+        function="needs",
+        returned=(
+            Returned("needed", "bool", "a row for each lookup, a column for each rank", PLACE),
+        ),
+        problems=cut_problems,
+        expected=needs,
+    ),
 )

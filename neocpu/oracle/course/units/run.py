@@ -9,7 +9,7 @@ import numpy as np
 
 from neocpu.core.errors import OracleError
 from neocpu.oracle.course.solutions.run import hit_ratio, time_shares
-from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Returned, Slip
+from neocpu.oracle.course.unit import Exercise, Problem, Returned, unit_of
 
 RANKS = 4
 # of `neocpu train tiny`, however many ranks and tiers it has
@@ -129,108 +129,19 @@ def own_run(names: Mapping[str, object]) -> str:
     return "your run\n  " + "\n  ".join(lines)
 
 
-UNIT = CourseUnit(
-    name="run",
-    title="the whole",
-    reads="all units before",
-    exercises=(
-        Exercise(
-            function="time_shares",
-            returned=(Returned("shares", "float", "(computing, waiting)", ("share",), 1e-9),),
-            problems=time_problems,
-            expected=time_shares,
-            slips=(
-                Slip(
-                    "the events of all ranks are added",
-                    'an event belongs to the rank event["pid"]',
-                    (
-                        (
-                            'event["ph"] == "X" and event["pid"] == rank and tracks',
-                            'event["ph"] == "X" and tracks',
-                        ),
-                        (' and event["pid"] == rank:\n', ":\n"),
-                    ),
-                ),
-                Slip(
-                    "the tracks of all ranks have the numbers of one rank's",
-                    "a track's number means something on its own rank only: look at pid and tid",
-                    ((' and event["pid"] == rank:\n', ":\n"),),
-                ),
-                Slip(
-                    "exchanges on the network count as waiting",
-                    "they are under way while the rank computes; only the track waiting counts",
-                    (
-                        ('tracks[event["tid"]] in seconds:\n', "True:\n"),
-                        (
-                            '            seconds[tracks[event["tid"]]] +=',
-                            (
-                                '            name = tracks[event["tid"]]\n'
-                                '            seconds["waiting" if "network" in name else name] +='
-                            ),
-                        ),
-                    ),
-                ),
-                Slip(
-                    "the shares are those of computing and waiting together, not of the steps",
-                    'divide by the time on the track "steps"',
-                    (('/ seconds["steps"]', '/ (seconds["compute"] + seconds["waiting"])'),),
-                ),
-                Slip(
-                    "the order is (waiting, computing)",
-                    "return computing first",
-                    (
-                        (
-                            '[seconds["compute"], seconds["waiting"]]',
-                            '[seconds["waiting"], seconds["compute"]]',
-                        ),
-                    ),
-                ),
-            ),
-        ),
-        Exercise(
-            function="hit_ratio",
-            returned=(Returned("ratio", "float", "one number", (), 1e-9),),
-            problems=tier_problems,
-            expected=hit_ratio,
-            slips=(
-                Slip(
-                    "this is the share of misses",
-                    "hits are what was not missed: 1 - misses / asked",
-                    (("return 1 - sum(", "return sum("),),
-                ),
-                Slip(
-                    "the ratios of tables are averaged, however many rows each is asked for",
-                    "add the counts of all tables first, then divide once",
-                    (
-                        (
-                            'return 1 - sum(record["unique_misses"] for record in caches) / asked',
-                            (
-                                'misses = [r["unique_misses"] / r["unique"] for r in caches]\n'
-                                "    return float(1 - np.mean(misses))"
-                            ),
-                        ),
-                    ),
-                ),
-                Slip(
-                    "the caches of all tiers are added",
-                    "take the records of the tier that is asked for",
-                    (('record["tier"] == tier and ', ""),),
-                ),
-                Slip(
-                    "misses are divided by all lookups, also those that repeat a row",
-                    'a batch asks the cache for each row once: "unique", not "requested"',
-                    (('sum(record["unique"] for', 'sum(record["requested"] for'),),
-                ),
-            ),
-        ),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="time_shares",
+        returned=(Returned("shares", "float", "(computing, waiting)", ("share",), 1e-9),),
+        problems=time_problems,
+        expected=time_shares,
     ),
-    hints="""\
-Go through the events twice: first the names of the rank's tracks, by number, then the times.
-
-Only events of "ph" "X" have a "dur"; add it up by the name of the track. A track number belongs
-to one rank.
-
-For the ratio add up unique and unique_misses over all tables, then divide.
-""",
+    Exercise(
+        function="hit_ratio",
+        returned=(Returned("ratio", "float", "one number", (), 1e-9),),
+        problems=tier_problems,
+        expected=hit_ratio,
+    ),
     own_run=own_run,
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from neocpu.oracle.course.solutions.tiers import cache
-from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Returned, Slip
+from neocpu.oracle.course.unit import Exercise, Problem, Returned, unit_of
 
 
 def problem(
@@ -73,112 +73,15 @@ def problems() -> Iterator[Problem]:
         )
 
 
-UNIT = CourseUnit(
-    name="tiers",
-    title="memory tiers",
-    reads="units 4 and 8; dictionaries",
-    exercises=(
-        Exercise(
-            function="cache",
-            returned=(
-                Returned("hits", "bool", "true or false for each access", ("access",)),
-                Returned("written", "integer", "the rows that are written back", ("place",)),
-            ),
-            problems=problems,
-            expected=cache,
-            slips=(
-                Slip(
-                    "the row that came first leaves, used again or not (FIFO)",
-                    "every access makes a row the newest, a hit too",
-                    (("        last[row] = now\n", "        last.setdefault(row, now)\n"),),
-                ),
-                Slip(
-                    "the newest row leaves",
-                    "the row whose last access is the longest ago has the least time",
-                    (("key=lambda old: last[old])", "key=lambda old: -last[old])"),),
-                ),
-                Slip(
-                    "lfu is done as lru",
-                    "lfu: the fewest accesses; only among equals the oldest",
-                    (
-                        (
-                            'if policy == "lru" else min(by_age, key=lambda old: count[old])',
-                            "",
-                        ),
-                    ),
-                ),
-                Slip(
-                    "lfu: of equals the row leaves that came first",
-                    "a dictionary keeps the order in which keys came; take the least "
-                    "(count, last access)",
-                    (("min(by_age, key=lambda old: count", "min(last, key=lambda old: count"),),
-                ),
-                Slip(
-                    "lfu counts go on when a row has left",
-                    "delete the count with the row: it counts from 1 when it comes back",
-                    (("del last[leaving], count[leaving]", "del last[leaving]"),),
-                ),
-                Slip(
-                    "a row that leaves is written back, changed or not",
-                    "only rows that were changed since they came are written",
-                    (
-                        (
-                            (
-                                "            if leaving in changed:\n"
-                                "                written.append(leaving)\n"
-                                "                changed.remove(leaving)\n"
-                            ),
-                            (
-                                "            written.append(leaving)\n"
-                                "            changed.discard(leaving)\n"
-                            ),
-                        ),
-                    ),
-                ),
-                Slip(
-                    "changed rows that are left at the end are lost",
-                    "write back what is changed and still in the cache, by number",
-                    (("    written += sorted(changed)\n", ""),),
-                ),
-                Slip(
-                    "changed rows that leave are lost",
-                    "a row that was changed is written back before its line is given away",
-                    (("                written.append(leaving)\n", ""),),
-                ),
-                Slip(
-                    "a row that is read after a change counts as unchanged",
-                    "a read leaves the mark of a change as it is",
-                    (
-                        (
-                            "            changed.add(row)\n",
-                            (
-                                "            changed.add(row)\n"
-                                "        else:\n"
-                                "            changed.discard(row)\n"
-                            ),
-                        ),
-                    ),
-                ),
-                Slip(
-                    "a row that was written back still counts as changed when it comes again",
-                    "take the mark away with the row",
-                    (("                changed.remove(leaving)\n", ""),),
-                ),
-                Slip(
-                    "one line stays empty",
-                    "a row leaves only when all lines are taken, before the new one comes",
-                    (("len(last) == lines", "len(last) == max(lines - 1, 1)"),),
-                ),
-            ),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="cache",
+        returned=(
+            Returned("hits", "bool", "true or false for each access", ("access",)),
+            Returned("written", "integer", "the rows that are written back", ("place",)),
         ),
+        problems=problems,
+        expected=cache,
     ),
-    hints="""\
-A dictionary from row to the time of its last access is the cache: its keys are the rows that
-are there. Two more things are kept of each: how often it was used, and whether it was changed.
-
-On a miss, and only if the cache is full, one row leaves: first choose it, then write it back if
-it was changed, then delete all that is kept of it.
-
-For lfu take min over (count, last access).
-""",
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from neocpu.core import trees
 from neocpu.core.types import Elements, Ints
-from neocpu.oracle.course.unit import CourseUnit, Exercise, Problem, Returned, Slip
+from neocpu.oracle.course.unit import Exercise, Problem, Returned, unit_of
 
 
 def our_nodes(lo: int, hi: int) -> Ints:
@@ -68,110 +68,20 @@ def climb_problems() -> Iterator[Problem]:
         yield climb_problem(f"the same 16 leaves on {ranks} ranks", 16, ranks, 3)
 
 
-RECURSION = "    return total(0, leaves)\n"
-IN_PAIRS = """\
-    rows = [nodes[node] for node in sorted(nodes)]
-    while len(rows) > 1:
-        pairs = [rows[k : k + 2] for k in range(0, len(rows), 2)]
-        rows = [pair[0] + pair[1] if len(pair) > 1 else pair[0] for pair in pairs]
-    return rows[0]
-"""
-
-UNIT = CourseUnit(
-    name="trees",
-    title="AllToAll and trees",
-    reads="units 3 and 6; recursion",
-    exercises=(
-        Exercise(
-            function="aligned_nodes",
-            returned=(
-                Returned("nodes", "integer", "a start and a size for each node", ("node", "field")),
-            ),
-            problems=node_problems,
-            expected=our_nodes,
-            slips=(
-                Slip(
-                    "every leaf is a node of its own",
-                    "join leaves as long as the node begins at a multiple of its size and ends "
-                    "inside",
-                    (("while lo % (2 * size) == 0 and lo + 2 * size <= hi:", "while False:"),),
-                ),
-                Slip(
-                    "nodes begin anywhere, not at multiples of their size",
-                    "a node of size s begins at a multiple of s: else two ranks build other trees",
-                    (("lo % (2 * size) == 0 and ", ""),),
-                ),
-                Slip(
-                    "nodes go on beyond the last leaf",
-                    "lo + size must not be more than hi",
-                    (
-                        (
-                            "lo % (2 * size) == 0 and lo + 2 * size <= hi",
-                            "lo % (2 * size) == 0 and lo + size < hi",
-                        ),
-                    ),
-                ),
-                Slip(
-                    "a node that would end exactly at hi is cut in two",
-                    "hi is behind the last leaf, so a node may end there: <= instead of <",
-                    (("lo + 2 * size <= hi", "lo + 2 * size < hi"),),
-                ),
-            ),
+UNIT = unit_of(
+    __file__,
+    Exercise(
+        function="aligned_nodes",
+        returned=(
+            Returned("nodes", "integer", "a start and a size for each node", ("node", "field")),
         ),
-        Exercise(
-            function="climb",
-            returned=(Returned("sum", "float32", "a number for each column", ("column",)),),
-            problems=climb_problems,
-            expected=our_total,
-            slips=(
-                Slip(
-                    "the nodes are added in the order of their arrival",
-                    "each node is its left half plus its right half, whatever came first",
-                    ((RECURSION, "    return np.cumsum(sums, axis=0, dtype=np.float32)[-1]\n"),),
-                ),
-                Slip(
-                    "the nodes are added from left to right, one after the other",
-                    "that is a chain, which is another one for other ranks: add halves",
-                    (
-                        (
-                            RECURSION,
-                            (
-                                "    order = np.argsort(starts, kind='stable')\n"
-                                "    return np.cumsum(sums[order], axis=0, dtype=np.float32)[-1]\n"
-                            ),
-                        ),
-                    ),
-                ),
-                Slip(
-                    "neighbouring nodes are added in pairs, whatever their sizes",
-                    "the halves of a node have one size each: a node that covers more leaves waits",
-                    ((RECURSION, IN_PAIRS),),
-                ),
-                Slip(
-                    "the nodes are added in fp64 and rounded at the end",
-                    "the sums of nodes that ranks have climbed to were rounded to fp32 on the way, "
-                    "so all others must be",
-                    (
-                        (
-                            RECURSION,
-                            (
-                                "    sums = sums.astype(np.float64)\n"
-                                "    nodes = {(s, n): x for s, n, x in zip(starts, sizes, sums)}\n"
-                                "    return total(0, leaves).astype(np.float32)\n"
-                            ),
-                        ),
-                    ),
-                ),
-            ),
-        ),
+        problems=node_problems,
+        expected=our_nodes,
     ),
-    hints="""\
-For aligned_nodes go from lo upwards: the next node begins at lo. Double its size as long as lo
-is a multiple of the doubled size and it still ends by hi.
-
-For climb put the nodes into a dictionary by (start, size).
-
-The sum of a node that has not arrived is that of its left half, (start, size // 2), plus that
-of its right half, (start + size // 2, size // 2): a function that calls itself.
-""",
+    Exercise(
+        function="climb",
+        returned=(Returned("sum", "float32", "a number for each column", ("column",)),),
+        problems=climb_problems,
+        expected=our_total,
+    ),
 )
