@@ -63,41 +63,42 @@ def run(path, keys, comm=None, **options):
 
 
 def derivatives(loss, z, y):
-    """Mean loss of scores [n, K], slopes and curvatures [n, K, K], as textbooks write them."""
+    """Losses [n] of scores [n, K], slopes and curvatures [n, K, K], as textbooks write them."""
     if loss == "squares":
         t = z[:, 0] - y
-        return np.mean(t * t) / 2, t[:, None], np.ones((y.size, 1, 1))
+        return t * t / 2, t[:, None], np.ones((y.size, 1, 1))
     if loss == "squared_hinge":
         s = 2 * y - 1
         t = np.maximum(1 - s * z[:, 0], 0)
-        return np.mean(t * t), (-2 * s * t)[:, None], 2.0 * (t > 0)[:, None, None]
+        return t * t, (-2 * s * t)[:, None], 2.0 * (t > 0)[:, None, None]
     if loss == "logistic":
         p = 1 / (1 + np.exp(-z[:, 0]))
-        value = np.mean(np.logaddexp(0, z[:, 0]) - y * z[:, 0])
+        value = np.logaddexp(0, z[:, 0]) - y * z[:, 0]
         return value, (p - y)[:, None], (p * (1 - p))[:, None, None]
     p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     chosen = np.eye(z.shape[1])[y]
     curvature = np.einsum("nk,kl->nkl", p, np.eye(z.shape[1])) - p[:, :, None] * p[:, None, :]
-    return -np.mean(np.log((p * chosen).sum(axis=1))), p - chosen, curvature
+    return -np.log((p * chosen).sum(axis=1)), p - chosen, curvature
 
 
-def newton(loss, x, y, l2, outputs=1):
-    """The optimum: weights [d + 1, K], as far as fp64 goes, and its value."""
+def newton(loss, x, y, l2, outputs=1, counts=1.0):
+    """The optimum: weights [d + 1, K], as far as fp64 goes, and its value. counts : of samples."""
     x = np.column_stack([x, np.ones(len(x))])
     n, d = x.shape
+    counts = np.broadcast_to(counts, n) / n
     penalty = np.tile(np.append(np.full(d - 1, l2), 0.0)[:, None] / n, outputs)
     w = np.zeros((d, outputs))
     for _ in range(100):
-        value, slope, curvature = derivatives(loss, x @ w, y)
-        gradient = x.T @ slope / n + penalty * w
+        losses, slope, curvature = derivatives(loss, x @ w, y)
+        gradient = x.T @ (counts[:, None] * slope) + penalty * w
         if np.abs(gradient).max() < 1e-14:
             break
-        hessian = np.einsum("ni,nkl,nj->ikjl", x, curvature, x, optimize=True) / n
+        hessian = np.einsum("n,ni,nkl,nj->ikjl", counts, x, curvature, x, optimize=True)
         hessian = hessian.reshape(w.size, w.size) + np.diag(penalty.ravel())
         # softmax does not change where all intercepts move alike
         w = w - np.linalg.lstsq(hessian, gradient.ravel(), rcond=1e-12)[0].reshape(w.shape)
     assert np.abs(gradient).max() < 1e-13
-    return w, value + 0.5 * np.sum(penalty * w * w)
+    return w, counts @ losses + 0.5 * np.sum(penalty * w * w)
 
 
 @pytest.fixture(scope="module")

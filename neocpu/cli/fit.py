@@ -30,6 +30,7 @@ class LogOptions:
 
     label: str = ""
     positive: tuple[str, ...] = ()
+    weight: str = ""
     test: tuple[Path, ...] = ()
 
 
@@ -85,6 +86,7 @@ class Crosses:
     metavar="TEXT",
     help="A text of the label that is a click; all others are none.",
 )
+@click.option("--weight", default="", metavar="COLUMN", help="How often each row of DATA counts.")
 @click.option("--test", multiple=True, type=FILE, help="Measure on it; DATA is not split.")
 @click.option(
     "--method",

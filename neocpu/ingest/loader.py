@@ -148,20 +148,11 @@ class Loader:
         )
         self._features = list(dict.fromkeys(bag.feature for bag in self._code_map.bags))
 
-    def _check_more(self, key: str, names: Sequence[str]) -> None:
-        """Raise DataError where the data lack one of these labels, which `key` asks for."""
-        data = self.dataset
-        lacking = [name for name in names if name not in data.more_labels]
-        if lacking:
-            where = ", ".join(str(path) for path in data.paths)
-            known = ", ".join(data.label_names) or "one, without a name"
-            raise DataError(f"{where}: no label {lacking[0]!r} ({key}); its labels are {known}")
-
     def weigh(self, name: str) -> None:
         """Weigh samples by the label of this name ("": by none). Raises DataError if there is
         none.
         """
-        self._check_more("data.sample_weight", [name] if name else [])
+        self.dataset.check_more("data.sample_weight", [name] if name else [])
         self.weight = name
 
     def over(self, dataset: Dataset, needs: Needs) -> "Loader":
@@ -210,7 +201,7 @@ class Loader:
                 "evaluated on"
             )
         if self.needs.labelled:
-            self._check_more("a label of model.heads", self.needs.heads)
+            self.dataset.check_more("a label of model.heads", self.needs.heads)
         if not data.rows:
             raise DataError(f"{where}: has no rows")
 

@@ -274,6 +274,21 @@ class Dataset:
         low, high = zip(*(file.more_ranges[name] for file in self._files))
         return min(low), max(high)
 
+    def more_label(self, name: str) -> NDArray[np.float32]:
+        """The further label `name` of all samples, f32[n]."""
+        firsts = range(0, self.rows, BLOCK)
+        blocks = [np.arange(first, min(first + BLOCK, self.rows)) for first in firsts]
+        parts = [self.take(block, ()).more[name] for block in blocks]
+        return np.concatenate([np.empty(0, np.float32), *parts])
+
+    def check_more(self, key: str, names: Sequence[str]) -> None:
+        """Raise DataError where one of these further labels, which `key` asks for, is missing."""
+        lacking = [name for name in names if name not in self.more_labels]
+        if lacking:
+            where = ", ".join(str(path) for path in self.paths)
+            known = ", ".join(self.label_names) or "one, without a name"
+            raise DataError(f"{where}: no label {lacking[0]!r} ({key}); its labels are {known}")
+
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:
         """Bag lengths of a feature in file order, in blocks; of a part, those of its files."""
         for file in self._files:

@@ -10,6 +10,7 @@ import numpy as np
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import toml_text
 from neocpu.tables.specs.optimizers import SparseOptimizer
+from neocpu.train.advice.labels import weight_overrides
 from neocpu.train.config.config import SECTIONS, load
 
 DOTS = "__"  # stands for a dot, as in scikit-learn's names of nested parameters
@@ -74,11 +75,7 @@ def run_overrides(config: Path, keys: Mapping[str, object], weight: str = "") ->
     if weight:
         schema = load(config).data.schema
         assert isinstance(schema, Mapping)
-        labels = [schema["label"], {"column": weight, "kind": "number"}]
-        overrides += [
-            f"data.schema.label={toml_text(labels)}",
-            f"data.sample_weight={toml_text(weight)}",
-        ]
+        overrides += weight_overrides(schema, weight)
     # The drafted config splits its rows; here valid rows come from eval_set.
     return ["data.split=[]", *overrides]
 

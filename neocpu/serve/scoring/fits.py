@@ -112,6 +112,7 @@ def fit(
     out: str | Path = "",
     label: str = "",
     positive: Sequence[str] = (),
+    weight: str = "",
     test: str | Path | Sequence[str | Path] = (),
     overrides: Sequence[str] = (),
     resume: bool = False,
@@ -123,7 +124,8 @@ def fit(
         a list of them, or a frame (polars, pandas, Arrow, a mapping of arrays), which is written to
         `data.parquet` in `out`.
     out : folder of results ("": `fits/NAME`); resume : go on from the fit that is in it.
-    label, positive, test : of a log, as of `neocpu.init`. overrides : of keys of the config.
+    label, positive, test : of a log, as of `neocpu.init`. weight : its column of numbers from 0 on,
+        how often each row counts. overrides : of keys of the config.
     keys : of `neocpu.train.fit.keys.FitKeys`: method, loss, l2, cross, quadratic, tolerance, ….
 
     Returns a `FitScorer`, whose `predict` and `evaluate` are as those of `neocpu.load`.
@@ -141,9 +143,9 @@ def fit(
     # no other fit's folder gets a table that is in memory
     with nullcontext() if is_paths(data) else RunLock(folder, comm, resume=resume):
         sources = log_of(data, folder)
-    tests = [test] if isinstance(test, str | Path) else test
+    tests = [Path(path) for path in ([test] if isinstance(test, str | Path) else test)]
     config = config_of(
-        sources, list(map(Path, tests)), overrides, comm, label=label, positive=positive
+        sources, tests, overrides, comm, label=label, positive=positive, weight=weight
     )
     FitRun(config, fit_keys, comm, folder, resume=resume).run()
     return FitScorer(folder)

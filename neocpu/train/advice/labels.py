@@ -3,10 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from neocpu.core.errors import ConfigError, listed
+from neocpu.core.records import toml_text
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.numbers import are_numbers, are_whole, numbers_in
 
@@ -255,3 +257,9 @@ def label_numbers(values: pl.Series, label: LogColumn) -> pl.Series:
         return (numbers >= label.threshold).cast(pl.Float64)
     # -1 is how some logs write a 0
     return (numbers == 1).cast(pl.Float64) if label.kind == "click" else numbers
+
+
+def weight_overrides(schema: Mapping[str, Any], weight: str) -> list[str]:
+    """Overrides of a drafted config, whose samples a column then weighs; schema : of its table."""
+    labels = [schema["label"], {"column": weight, "kind": "number"}]
+    return [f"data.schema.label={toml_text(labels)}", f"data.sample_weight={toml_text(weight)}"]

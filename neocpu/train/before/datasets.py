@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from neocpu.core.errors import ConfigError, DataError, NeocpuError
 from neocpu.core.types import Elements
 from neocpu.ingest.dataset.copies import ensure_dataset
@@ -343,9 +345,12 @@ def _check_labels(config: Config, datasets: dict[str, Dataset]) -> None:
         if weight in data.more_labels:
             low, high = data.more_range(weight)
             if not (low >= 0.0 and math.isfinite(high)):
+                values = data.more_label(weight)
+                wrong = int(np.argmin((values >= 0.0) & np.isfinite(values)))
                 raise DataError(
                     f"data.{name}: sample weights {weight!r} are from {low:g} to {high:g}; they "
-                    "must be finite and at least 0"
+                    f"must be finite and at least 0, but sample {wrong + 1:,} has "
+                    f"{values[wrong]:g}"
                 )
 
 

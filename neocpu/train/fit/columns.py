@@ -26,9 +26,10 @@ from neocpu.kernels.logs.hashing import hash_rows
 from neocpu.kernels.records import SparseLines
 from neocpu.kernels.twins.numbers.philox import feature_key
 from neocpu.parallel.transport.comm import Comm
-from neocpu.train.fit.design import F64, DesignMatrix, Leaves, leaf_products, order_of
+from neocpu.train.fit.design import F64, DesignMatrix, leaf_products
 from neocpu.train.fit.keys import FitKeys
 from neocpu.train.fit.objective import LeafSum
+from neocpu.train.fit.samples import FitSamples
 
 _MIXED = 1 << 62
 
@@ -147,14 +148,19 @@ class DesignColumns:
         columns = hashed(name, mixed, self.seed, self.hashed)
         return SparsePart(np.ones(count, np.int64), self.sparse - self.hashed + columns)
 
-    def design(
-        self, data: Dataset, leaves: Leaves, order: Ints, labels: "LabelMap"
-    ) -> DesignMatrix:
+    def design(self, samples: FitSamples, labels: "LabelMap") -> DesignMatrix:
         """The design matrix of this rank's leaves. Raises DataError for labels that do not fit."""
-        taken = data.take(order[leaves.positions(data.rows)], self.features)
-        rows, dense = self.matrix(taken, str(data.paths[0]))
-        _, ends = leaves.rows(data.rows, 0, data.rows)
-        return DesignMatrix(rows, dense, labels.of(taken.labels), self.sparse, ends, data.rows)
+        taken = samples.data.take(samples.own, self.features)
+        rows, dense = self.matrix(taken, str(samples.data.paths[0]))
+        return DesignMatrix(
+            rows,
+            dense,
+            labels.of(taken.labels),
+            self.sparse,
+            samples.ends,
+            samples.count,
+            samples.own_weights,
+        )
 
 
 def hashed(name: str, codes: Elements, seed: int, columns: int) -> Ints:
@@ -215,19 +221,16 @@ class LabelMap:
 MOST_CLASSES = 1000
 
 
-def labels_of(data: Dataset, kind: str, own: Ints, comm: Comm) -> LabelMap:
-    """How labels enter a loss that takes this kind. Collective. Raises DataError on all ranks.
-
-    own : samples of this rank.
-    """
+def labels_of(samples: FitSamples, kind: str, comm: Comm) -> LabelMap:
+    """How labels enter a loss that takes this kind. Collective. Raises DataError on all ranks."""
     if kind == "number":
         return LabelMap()
-    distinct = np.unique(data.take(own, ()).labels)
+    distinct = np.unique(samples.data.take(samples.own, ()).labels)
     if distinct.size > MOST_CLASSES:
         distinct = distinct[: MOST_CLASSES + 1]
     gathered = comm.allgather_bytes(distinct.tobytes())
     values = np.unique(np.frombuffer(b"".join(gathered), np.float32)).astype(np.float64)
-    source = data.paths[0]
+    source = samples.data.paths[0]
     if values.size < 2:
         raise DataError(f"{source}: all labels are the same; there is nothing to fit")
     if kind == "class":
@@ -245,9 +248,10 @@ def labels_of(data: Dataset, kind: str, own: Ints, comm: Comm) -> LabelMap:
 
 
 def columns_of(
-    data: Dataset, features: Sequence[str], keys: FitKeys, leaves: Leaves, comm: Comm
+    samples: FitSamples, features: Sequence[str], keys: FitKeys, comm: Comm
 ) -> DesignColumns:
     """The columns of the train data. Collective. Raises ConfigError for crosses of no features."""
+    data = samples.data
     pairs = keys.cross
     if keys.quadratic:
         single = [name for name in features if data.features[name].hotness == 1]
@@ -255,14 +259,13 @@ def columns_of(
     for name in {name for pair in pairs for name in pair}:
         if name not in features:
             raise ConfigError(f"cross: no feature {name!r}; there are {', '.join(features)}")
-    own = order_of(data.rows, keys.seed)[leaves.positions(data.rows)]
     codes = {}
     if not keys.hashed:
         for name in features:
-            seen = np.unique(data.take(own, [name]).features[name].codes)
+            seen = np.unique(data.take(samples.own, [name]).features[name].codes)
             parts = comm.allgather_bytes(seen.tobytes())
             codes[name] = np.unique(np.frombuffer(b"".join(parts), seen.dtype))
-    mean, deviation = moments(data, own, leaves, comm)
+    mean, deviation = moments(samples, comm)
     return DesignColumns(
         features=tuple(features),
         codes=codes,
@@ -274,18 +277,17 @@ def columns_of(
     )
 
 
-def moments(data: Dataset, own: Ints, leaves: Leaves, comm: Comm) -> tuple[F64, F64]:
-    """Mean and deviation of the dense columns, 1 where a column has one value. Collective.
-
-    own : samples of this rank, leaf by leaf.
+def moments(samples: FitSamples, comm: Comm) -> tuple[F64, F64]:
+    """Mean and deviation of the dense columns by the weights of samples; 1 where a column has one
+    value. Collective.
     """
-    dense = data.take(own, ()).dense.astype(np.float64)
-    _, ends = leaves.rows(data.rows, 0, data.rows)
-    ones = np.ones((len(dense), 1))
-    sums = LeafSum(comm, leaves, dense.shape[1])
-    sums.out[:] = leaf_products(ones, dense, ends, sums.nodes)
-    mean = sums.total() / data.rows
+    dense = samples.data.take(samples.own, ()).dense.astype(np.float64)
+    weights = samples.own_weights
+    counts = np.ones((len(dense), 1)) if weights is None else weights[:, None]
+    sums = LeafSum(comm, samples.leaves, dense.shape[1])
+    sums.out[:] = leaf_products(counts, dense, samples.ends, sums.nodes)
+    mean = sums.total() / samples.total
     moved = dense - mean
-    sums.out[:] = leaf_products(ones, moved * moved, ends, sums.nodes)
-    deviation = np.sqrt(sums.total() / data.rows)
+    sums.out[:] = leaf_products(counts, moved * moved, samples.ends, sums.nodes)
+    deviation = np.sqrt(sums.total() / samples.total)
     return mean, np.where(deviation > 0, deviation, 1.0)

@@ -82,7 +82,7 @@ class DesignMatrix:
 
     rows : sparse columns, by sample. dense : f64[n, m], columns behind these. labels : f64[n].
     sparse : how many sparse columns there are. ends : i64[leaves], the row behind each leaf.
-    samples : of all ranks.
+    samples : of all ranks. weights : f64[n], how often each loss counts; None: once.
     """
 
     rows: SparseLines
@@ -91,6 +91,7 @@ class DesignMatrix:
     sparse: int
     ends: Ints
     samples: int
+    weights: F64 | None = None
 
     @property
     def width(self) -> int:
@@ -169,7 +170,15 @@ class DesignMatrix:
         lines = SparseLines(
             np.concatenate([[0], np.cumsum(lengths)]), self.rows.places[entries], values
         )
-        return DesignMatrix(lines, self.dense[rows], self.labels[rows], self.sparse, ends, samples)
+        labels = self.labels[rows]
+        weights = None if self.weights is None else self.weights[rows]
+        return DesignMatrix(lines, self.dense[rows], labels, self.sparse, ends, samples, weights)
+
+    def weighed(self, numbers: F64) -> F64:
+        """Numbers f64[n, ...] of its samples, times their weights."""
+        if self.weights is None:
+            return numbers
+        return numbers * self.weights.reshape(-1, *[1] * (numbers.ndim - 1))
 
 
 def without_entries(samples: int) -> SparseLines:

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from neocpu.core.errors import NeocpuError
+from neocpu.core.errors import DataError, NeocpuError
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.kernels.records import SparseLines
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -19,6 +19,7 @@ from neocpu.train.fit.keys import CHOSEN, PENALTIES, FitKeys
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.objective import LeafSum
 from neocpu.train.fit.progressive import progressive
+from neocpu.train.fit.samples import FitSamples, samples_of
 from neocpu.train.fit.solving import FitState, FitStep, Fitting, Goal
 
 HELD_OUT = 0.1  # of the samples, the last ones, on which a penalty is chosen
@@ -46,8 +47,8 @@ class Fit:
     """A model that is being fitted to the samples of a dataset. Collective.
 
     data : the train samples. features : that have columns. keys : with the loss named.
-    state : where to go on; None: at the beginning. Attributes: fitted, the model so far; state;
-    finished, whether nothing is left to do.
+    saved : where to go on; None: at the beginning. weight : the label that weighs samples ("": all
+    weigh 1). Attributes: fitted, the model so far; state; finished, whether nothing is left to do.
 
     Raises DataError and ConfigError, on all ranks, for labels or features that do not fit.
     """
@@ -59,24 +60,25 @@ class Fit:
         keys: FitKeys,
         comm: Comm,
         saved: tuple[FittedModel, FitState] | None = None,
+        weight: str = "",
     ) -> None:
         self.comm = comm
-        self._leaves = Leaves(comm.rank, comm.size, keys.leaves)
-        order = order_of(data.rows, keys.seed)
-        own = order[self._leaves.positions(data.rows)]
+        samples = _ordered(data, keys, weight, comm)
+        if not samples.count:
+            raise DataError(f"{data.paths[0]}: all samples weigh 0; there is nothing to fit")
         if saved:
             columns, labels = saved[0].columns, saved[0].labels
             keys = replace(saved[0].keys, most=keys.most)
         else:
-            labels = labels_of(data, LOSSES[keys.loss].labels, own, comm)
+            labels = labels_of(samples, LOSSES[keys.loss].labels, comm)
             if keys.l2 == CHOSEN:
-                keys = keys.with_l2(_best_penalty(data, features, keys, labels, comm))
-            columns = columns_of(data, features, keys, self._leaves, comm)
-        self._fitting = _fitting(data, columns, keys, labels, (comm, self._leaves))
-        first = keys.first(data.rows, columns.width)
+                keys = keys.with_l2(_best_penalty(data, features, keys, labels, comm, weight))
+            columns = columns_of(samples, features, keys, comm)
+        self._fitting = _fitting(samples, columns, keys, labels, comm)
+        first = keys.first(samples.count, columns.width)
         start = saved[1] if saved else FitState(self._fitting.start(keys.seed), first)
         self.state = start
-        self.fitted = FittedModel(keys, columns, labels, start.weights, data.rows)
+        self.fitted = FittedModel(keys, columns, labels, start.weights, samples.count)
         self.finished = False
         self._fitting.spent = start.spent
 
@@ -100,9 +102,11 @@ class Fit:
         self.finished = True
 
 
-def fitted(data: Dataset, features: Sequence[str], keys: FitKeys, comm: Comm) -> FittedModel:
+def fitted(
+    data: Dataset, features: Sequence[str], keys: FitKeys, comm: Comm, weight: str = ""
+) -> FittedModel:
     """The model of some samples; arguments, and errors, as of `Fit`. Collective."""
-    fit = Fit(data, features, keys, comm)
+    fit = Fit(data, features, keys, comm, weight=weight)
     deque(fit.steps(), 0)
     return fit.fitted
 
@@ -122,19 +126,20 @@ def compile_kernels(keys: FitKeys, comm: Comm) -> None:
     comm.quiet_barrier()
 
 
+def _ordered(data: Dataset, keys: FitKeys, weight: str, comm: Comm) -> FitSamples:
+    """Samples in their random order."""
+    leaves = Leaves(comm.rank, comm.size, keys.leaves)
+    return samples_of(data, order_of(data.rows, keys.seed), weight, leaves)
+
+
 def _fitting(
-    data: Dataset,
-    columns: DesignColumns,
-    keys: FitKeys,
-    labels: LabelMap,
-    ranks: tuple[Comm, Leaves],
+    samples: FitSamples, columns: DesignColumns, keys: FitKeys, labels: LabelMap, comm: Comm
 ) -> Fitting:
     """The problem of some samples."""
-    comm, leaves = ranks
     error: NeocpuError | None = None
     design: DesignMatrix | None = None
     try:
-        design = columns.design(data, leaves, order_of(data.rows, keys.seed), labels)
+        design = columns.design(samples, labels)
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
@@ -142,36 +147,43 @@ def _fitting(
     classes = len(labels.values) if LOSSES[keys.loss].coupled else 1
     model = model_of(keys, columns.width, classes)
     assert not isinstance(keys.l2, str)
-    goal = Goal(keys.l2 / data.rows, keys.tolerance, keys.pairs)
-    return Fitting(model, design, model.penalised(keys.intercepts), goal, comm, leaves)
+    goal = Goal(keys.l2 / samples.count, keys.tolerance, keys.pairs)
+    penalised = model.penalised(keys.intercepts)
+    return Fitting(model, design, penalised, goal, comm, samples.leaves)
 
 
 def _best_penalty(
-    data: Dataset, features: Sequence[str], keys: FitKeys, labels: LabelMap, comm: Comm
+    data: Dataset,
+    features: Sequence[str],
+    keys: FitKeys,
+    labels: LabelMap,
+    comm: Comm,
+    weight: str,
 ) -> float:
     """The penalty that predicts the last samples best, fitted to those before. Collective.
 
     Strongest first: each begins where the one before ended.
     """
-    leaves = Leaves(comm.rank, comm.size, keys.leaves)
     held = int(HELD_OUT * data.rows)
-    if not held:
+    learnt = _ordered(data.part(0, data.rows - held), keys, weight, comm)
+    last = np.arange(held, dtype=np.int64)
+    test = samples_of(data.part(data.rows - held, data.rows), last, weight, learnt.leaves)
+    if not (learnt.count and test.count):
         return PENALTIES[0]
-    learnt, test = data.part(0, data.rows - held), data.part(data.rows - held, data.rows)
-    columns = columns_of(learnt, features, keys, leaves, comm)
-    measured = columns.design(test, leaves, np.arange(held, dtype=np.int64), labels)
-    fitting = _fitting(learnt, columns, keys.with_l2(PENALTIES[-1]), labels, (comm, leaves))
-    first = keys.first(learnt.rows, columns.width)
+    columns = columns_of(learnt, features, keys, comm)
+    measured = columns.design(test, labels)
+    fitting = _fitting(learnt, columns, keys.with_l2(PENALTIES[-1]), labels, comm)
+    first = keys.first(learnt.count, columns.width)
     state = FitState(fitting.start(keys.seed), first)
-    sums = LeafSum(comm, leaves, 1)
+    sums = LeafSum(comm, learnt.leaves, 1)
     losses = {}
     for penalty in reversed(PENALTIES):
-        fitting.goal = replace(fitting.goal, penalty=penalty / learnt.rows)
+        fitting.goal = replace(fitting.goal, penalty=penalty / learnt.count)
         for _ in dance(fitting, state):
             if state.iterations >= keys.most:
                 break
         loss = fitting.model.tape(measured, state.weights).loss
         sums.out[:] = measured.sums(loss[:, None], sums.nodes)
         losses[penalty] = float(sums.total()[0])
-        state.samples = learnt.rows
+        state.samples = learnt.count
     return min(reversed(losses), key=losses.__getitem__)

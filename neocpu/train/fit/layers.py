@@ -134,6 +134,7 @@ class LayeredModel:
         scores = inputs[-1].times(last)
         loss, slope, curvature = np.empty(len(scores)), np.empty_like(scores), np.empty_like(scores)
         self.loss.curve(scores, design.labels, loss, slope, curvature)
+        loss, slope = design.weighed(loss), design.weighed(slope)
         none = np.empty((0, 0))
         layers = [Layer(inputs[-1], slope, none, none)]
         for source, (gate, bend), matrix in zip(inputs[-2::-1], bends[::-1], matrices[:0:-1]):
@@ -157,7 +158,8 @@ class LayeredModel:
         matrices, directions = self.matrices(weights), self.matrices(vector)
         changes, moved = self._moved(tape.layers, matrices, directions)
         parts = self._parts(out)
-        change = self.loss.curved(tape.curvature, moved[-1])
+        design = tape.layers[-1].inputs
+        change = design.weighed(self.loss.curved(tape.curvature, moved[-1]))
         for number in range(len(parts) - 1, 0, -1):
             layer, below = tape.layers[number], tape.layers[number - 1]
             more = changes[number - 1].leaf_sums(layer.slope)

@@ -1,6 +1,6 @@
 """What is minimised over a sample, and how do ranks agree on it?
 
-    F(w) = (1/n) sum_i loss_i(w) + (1/2) sum_j penalty_j w_j^2
+    F(w) = (1/n) sum_i weight_i loss_i(w) + (1/2) sum_j penalty_j w_j^2
 
 Each rank sums over its leaves of the sample; one exchange gives all ranks the whole sum, the same
 bits on any number of them (`parallel/exchange/dense_reduction.py`, in fp64). All else is vectors

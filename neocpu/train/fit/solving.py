@@ -87,9 +87,10 @@ class Fitting:
         width = self.model.widths[0]
         squares = np.zeros(width)
         if len(self.model.widths) > 2:
-            ones = np.ones((len(self._design.labels), 1))
+            ones = self._design.weighed(np.ones((len(self._design.labels), 1)))
             self._design.squared.transposed_times(ones, self._sums.nodes, self._sums.out)
-            squares = self._sums.total()[:width] / self.samples
+            squares = self._sums.total()[:width]
+            squares = squares / squares[-1]  # the constant's: of all weights
         return self.model.start(seed, squares)
 
     def objective(self, first: int, samples: int, times: float = 1.0) -> FitObjective:

@@ -7,7 +7,7 @@ DIR/fit.jsonl   a line for each step
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal
+from neocpu.train.advice.labels import weight_overrides
 from neocpu.train.advice.write import Wishes, draft, target_of
 from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.config import config as configs
@@ -76,10 +77,6 @@ class FitRun:
         resume: bool = False,
         tell: Tell = silent,
     ) -> None:
-        if config.data.sample_weight:
-            raise ConfigError(
-                "data.sample_weight: a fit weighs all samples alike; --set data.sample_weight="
-            )
         # a fit holds its samples in memory: nobody reads ahead for it
         self.config = replace(config, readers=ReadersConfig())
         self._guessed = not keys.loss
@@ -106,12 +103,13 @@ class FitRun:
                 self.keys,
                 self.comm,
                 (saved.fitted, saved.state) if saved else None,
+                self.config.data.sample_weight,
             )
             if self._guessed:
                 self._tell_classes(splits.datasets["train"])
             columns = fit.fitted.columns
             self._tell(
-                f"{splits.train_rows:,} samples, {columns.width:,} columns, "
+                f"{fit.fitted.samples:,} samples, {columns.width:,} columns, "
                 f"{fit.fitted.weights.size:,} parameters"
             )
             compile_kernels(self.keys, self.comm)
@@ -270,21 +268,29 @@ def config_of(
     *,
     label: str = "",
     positive: Sequence[str] = (),
+    weight: str = "",
 ) -> Config:
     """A config's, or the one that `neocpu init` would write for a log, unwritten. Collective.
 
     data : a config (`.toml`), or a log. test : files to measure on; none: the log's last fifth is.
-    label, positive : as of `init`. Raises DataError and ConfigError.
+    label, positive : as of `init`. weight : column of numbers, how often each row counts. Raises
+    DataError and ConfigError.
     """
     if any(path.suffix == ".toml" for path in data):
-        if len(data) > 1 or label or positive or test:
-            raise ConfigError("a config stands alone: it names its data, label and test files")
+        if len(data) > 1 or label or positive or weight or test:
+            raise ConfigError("a config stands alone: it names its data, labels and test files")
         return configs.load(data[0], overrides)
     target = data[0].parent / "fit.toml"
-    wishes = Wishes(label=label, positive=positive, test=test)
+    left_out = [weight] if weight else []
+    wishes = Wishes(label=label, positive=positive, test=test, left_out=left_out)
 
     def work() -> bytes:
         return draft(data, target, wishes).text.encode()
 
     text = comm.on_first_rank(work).decode()
+    if weight:
+        schema = configs.loads(text, str(data[0])).data.schema
+        if not isinstance(schema, Mapping):
+            raise ConfigError(f"weight {weight}: the columns of this log are known; none is it")
+        overrides = [*weight_overrides(schema, weight), *overrides]
     return configs.loads(text, str(data[0]), overrides, target.parent)

@@ -71,7 +71,7 @@ def of_baseline(config: Config, train: Dataset, data: Dataset, comm: Comm) -> Js
 
     keys = named(FitKeys(l2=CHOSEN, tolerance=TOLERANCE, seed=config.training.seed), config)
     compile_kernels(keys, comm)
-    model = fitted(train, features_of(config), keys, comm)
+    model = fitted(train, features_of(config), keys, comm, config.data.sample_weight)
     metrics = measured(model, data, comm).to_dict()
     return {"model": LOSSES[keys.loss].name, "rows": model.samples, "metrics": metrics}
 
