@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.formats import FORMATS, WIRES, SmallFloat
+from neocpu.core.types import Ints
 
 Words = NDArray[np.int64]
 
@@ -29,7 +30,7 @@ ROUNDINGS = {
 
 def layout(
     bits: int, mantissa: int, bias: int, infinity: bool = True, limit: float = np.inf
-) -> NDArray[np.int64]:
+) -> Ints:
     """Words i64[5] that describe a small float (`formats.SmallFloat.words`)."""
     return np.array(SmallFloat(bits, mantissa, bias, infinity, limit).words, np.int64)
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import IndexRangeError
+from neocpu.core.types import Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class KJT:
 
     keys: tuple[str, ...]
     lengths: NDArray[np.int32]
-    values: NDArray[np.int64]
-    weights: NDArray[np.float32] | None = None
+    values: Ints
+    weights: Floats | None = None
 
     @property
     def samples(self) -> int:
@@ -37,7 +38,7 @@ class KJT:
         return self.lengths.shape[1]
 
     @cached_property
-    def offsets(self) -> NDArray[np.int64]:
+    def offsets(self) -> Ints:
         """Start of every bag in `values`: int64[F*B + 1]."""
         offsets = np.zeros(self.lengths.size + 1, np.int64)
         np.cumsum(self.lengths.reshape(-1), out=offsets[1:])

@@ -18,5 +18,6 @@ Dtype: TypeAlias = np.dtype[Any]
 # rows, slots, offsets: signed, because -1 stands for none of them
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
+Doubles: TypeAlias = NDArray[np.float64]
 Bytes: TypeAlias = NDArray[np.uint8]
 Bools: TypeAlias = NDArray[np.bool_]

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.jagged import KJT
+from neocpu.core.types import Floats, Ints
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.settings import ROWS_BY
 from neocpu.kernels.logs.hashing import hash_rows
@@ -87,7 +87,7 @@ class CodeMap:
         """Rows of the table that a bag looks up, or of the logical one that it is a part of."""
         return self.tables[bag.table].rows if bag.row_map is None else bag.row_map.rows
 
-    def rows_of(self, bag: BatchKey, codes: "Codes") -> NDArray[np.int64]:
+    def rows_of(self, bag: BatchKey, codes: "Codes") -> Ints:
         """The row of a bag's table that each code is looked up in."""
         rows = np.empty(codes.size, np.int64)
         self._find_rows(bag, codes, rows)
@@ -102,7 +102,7 @@ class CodeMap:
         rows = np.empty(sum(sizes), np.int64)
         weights = np.ones(rows.size, np.float32) if self._weighted else None
         first = 0
-        logical: dict[tuple[str, str, int], NDArray[np.int64]] = {}
+        logical: dict[tuple[str, str, int], Ints] = {}
         for key, (bag, size) in enumerate(zip(self.bags, sizes)):
             column = features[bag.feature]
             lengths[key] = size // max(samples, 1) if column.lengths is None else column.lengths
@@ -123,7 +123,7 @@ class CodeMap:
             _map_rows(bag.row_map, logical[shared], rows[lookups], signed)
         return KJT(tuple(bag.key for bag in self.bags), lengths, rows, weights)
 
-    def _find_rows(self, bag: BatchKey, codes: "Codes", out: NDArray[np.int64]) -> None:
+    def _find_rows(self, bag: BatchKey, codes: "Codes", out: Ints) -> None:
         """Logical rows of codes."""
         count = self.logical_rows(bag)
         if bag.codes in self._vocabularies:
@@ -134,12 +134,7 @@ class CodeMap:
             hash_rows(codes, self._hash_keys[bag.codes], count, out)
 
 
-def _map_rows(
-    row_map: RowMap,
-    logical: NDArray[np.int64],
-    out: NDArray[np.int64],
-    weights: NDArray[np.float32] | None = None,
-) -> None:
+def _map_rows(row_map: RowMap, logical: Ints, out: Ints, weights: Floats | None = None) -> None:
     """Write the rows of a physical table into out, which may be `logical`; sign the weights."""
     from neocpu.tables.embedding.mapped_rows import physical_rows, sign
 

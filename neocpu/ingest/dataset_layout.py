@@ -46,7 +46,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats, Ints
 
 FORMAT = "neocpu-dataset"
 VERSION = 1
@@ -79,10 +79,10 @@ class BagColumn(NamedTuple):
 
     codes: NDArray[np.unsignedinteger]
     lengths: NDArray[np.int32] | None = None
-    weights: NDArray[np.float32] | None = None
+    weights: Floats | None = None
 
 
-def take_bags(column: BagColumn, samples: NDArray[np.int64]) -> BagColumn:
+def take_bags(column: BagColumn, samples: Ints) -> BagColumn:
     """The bags of some samples, i64[n], in their order."""
     if column.lengths is None:
         return BagColumn(

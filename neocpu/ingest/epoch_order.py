@@ -15,8 +15,8 @@ samples without communication. `shuffle=False` keeps the file order.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Ints
 from neocpu.ingest.dataset_layout import BLOCK
 from neocpu.ingest.settings import WINDOW
 from neocpu.kernels.numbers.philox import random_words
@@ -34,7 +34,7 @@ class EpochOrder:
         self._epoch = epoch
         self._shuffle = shuffle
         self._key = tensor_key(seed, WINDOW_PERMUTATION, "samples")
-        self._kept: dict[int, NDArray[np.int64]] = {}
+        self._kept: dict[int, Ints] = {}
         if shuffle:
             count = -(-samples // BLOCK)
             self._blocks = sorted_by_words(
@@ -46,7 +46,7 @@ class EpochOrder:
             if count % WINDOW or not count:
                 self._starts = np.append(self._starts, samples)
 
-    def samples(self, first: int, last: int) -> NDArray[np.int64]:
+    def samples(self, first: int, last: int) -> Ints:
         """Sample numbers at positions [first, last): int64[last - first]."""
         if not self._shuffle:
             return np.arange(first, last, dtype=np.int64)
@@ -61,7 +61,7 @@ class EpochOrder:
             window += 1
         return np.concatenate(parts)
 
-    def bounds(self, blocks: int) -> NDArray[np.int64]:
+    def bounds(self, blocks: int) -> Ints:
         """Positions that cut the epoch into runs of so many blocks, which share no block.
 
         Where samples are shuffled, of whole windows, one at least: i64[runs + 1], from 0 to the
@@ -72,7 +72,7 @@ class EpochOrder:
         starts = self._starts[:-1][:: max(blocks // WINDOW, 1)]
         return np.append(starts, self._samples)
 
-    def _window(self, window: int) -> NDArray[np.int64]:
+    def _window(self, window: int) -> Ints:
         if window not in self._kept:
             blocks = self._blocks[window * WINDOW : (window + 1) * WINDOW]
             samples = (blocks[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
@@ -85,7 +85,7 @@ class EpochOrder:
             self._kept[window] = samples[order]
         return self._kept[window]
 
-    def _runs(self, samples: NDArray[np.int64], start: int) -> NDArray[np.int64]:
+    def _runs(self, samples: Ints, start: int) -> Ints:
         """Order of the samples of a window that begins at position `start`, run by run."""
         if self._run == 1:
             return sorted_by_words(self._key, start, samples.size, self._epoch)
@@ -97,11 +97,11 @@ class EpochOrder:
         order = np.argsort(words[first, 0], kind="stable")
         lengths = np.diff(first, append=samples.size)[order]
         within = np.arange(samples.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        runs: NDArray[np.int64] = np.repeat(first[order], lengths) + within
+        runs: Ints = np.repeat(first[order], lengths) + within
         return runs
 
 
-def sorted_by_words(key: np.uint64, first: int, count: int, epoch: int) -> NDArray[np.int64]:
+def sorted_by_words(key: np.uint64, first: int, count: int, epoch: int) -> Ints:
     """Stable order of the Philox words of counter rows first .. first + count - 1."""
     words = np.empty((count, 1), np.uint32)
     random_words(key, first, 0, epoch, words)

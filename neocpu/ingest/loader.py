@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.trees import rank_samples
+from neocpu.core.types import Floats, Ints
 from neocpu.ingest.code_map import CodeMap, takes_weights, warm_up_rows
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.file import Samples
@@ -41,15 +41,15 @@ class Batch:
     head_labels float32[heads, b]: labels of further heads.
     """
 
-    dense: NDArray[np.float32]
+    dense: Floats
     sparse: KJT | InverseKJT
-    labels: NDArray[np.float32]
+    labels: Floats
     samples: int
     epoch: int
     step: int
     first: int
-    weights: NDArray[np.float32] | None = None
-    head_labels: NDArray[np.float32] | None = None
+    weights: Floats | None = None
+    head_labels: Floats | None = None
 
 
 class BatchPlace(NamedTuple):
@@ -242,7 +242,7 @@ class Loader:
             self.dataset.rows, reading.seed, epoch, reading.shuffle, reading.shuffle_run
         )
 
-    def take(self, samples: NDArray[np.int64]) -> Samples:
+    def take(self, samples: Ints) -> Samples:
         """Samples i64[n] of the data, with the bags that the tables need."""
         return self.dataset.take(samples, self._features)
 
@@ -265,7 +265,7 @@ class Loader:
             head_labels=np.stack(known) if len(known) == len(heads) > 0 else None,
         )
 
-    def rows_of(self, bag: BatchKey, codes: "Codes") -> NDArray[np.int64]:
+    def rows_of(self, bag: BatchKey, codes: "Codes") -> Ints:
         """The row of a bag's table that each code is looked up in."""
         return self._code_map.rows_of(bag, codes)
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Doubles, Elements
 
 Value = int | float | str | bool
 Arrays = dict[str, Elements]
@@ -57,11 +56,11 @@ class Truth:
     """
 
     reference: Elements  # f64, any shape; exact: the integers themselves
-    bound: NDArray[np.float64]  # same shape, >= 0, rounded upward; exact: zeros
-    lower: NDArray[np.float64] | None = None
-    upper: NDArray[np.float64] | None = None
-    probability: NDArray[np.float64] | None = None
-    typical: NDArray[np.float64] | None = None  # same shape; infinite where nothing is known
+    bound: Doubles  # same shape, >= 0, rounded upward; exact: zeros
+    lower: Doubles | None = None
+    upper: Doubles | None = None
+    probability: Doubles | None = None
+    typical: Doubles | None = None  # same shape; infinite where nothing is known
     exact: bool = False
     format: str = "fp32"  # of the output's elements: how codes are decoded (truth/formats.py)
 

@@ -24,9 +24,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.html import html_page
+from neocpu.core.types import Doubles
 from neocpu.oracle.diagnosis.findings import Cause
 from neocpu.oracle.operator import Case
 from neocpu.oracle.outcome import CaseOutcome, CheckOutcome, element_text, strong_diagnoses
@@ -243,13 +243,11 @@ def page(check: CheckOutcome) -> str:
     )
 
 
-def _maps(case: Case, output: str, ratio: NDArray[np.float64]) -> list[ErrorMap]:
+def _maps(case: Case, output: str, ratio: Doubles) -> list[ErrorMap]:
     return [_map(title, cells) for title, cells in panels(case, output, ratio)]
 
 
-def panels(
-    case: Case, output: str, ratio: NDArray[np.float64]
-) -> list[tuple[str, NDArray[np.float64]]]:
+def panels(case: Case, output: str, ratio: Doubles) -> list[tuple[str, Doubles]]:
     """Pictures of an output, by title: one per table where it is a flat run of tables, else one.
 
     ratio : |error| / bound of each element. A picture has the rows of a table, or rows by the
@@ -272,7 +270,7 @@ def panels(
     return [(output, cells)] if cells.size else []
 
 
-def _map(title: str, cells: NDArray[np.float64]) -> ErrorMap:
+def _map(title: str, cells: Doubles) -> ErrorMap:
     """A map of which each cell is the worst element that it covers."""
     if cells.shape[0] == 1 and cells.shape[1] > WIDEST:  # a long line is folded
         folded = np.zeros((-(-cells.shape[1] // WIDEST), WIDEST))
@@ -300,7 +298,7 @@ def _map(title: str, cells: NDArray[np.float64]) -> ErrorMap:
     )
 
 
-def shrunk(cells: NDArray[np.float64], most: int, axis: int) -> NDArray[np.float64]:
+def shrunk(cells: Doubles, most: int, axis: int) -> Doubles:
     """At most `most` cells along an axis, each the largest of those it covers."""
     if cells.shape[axis] <= most:
         return cells

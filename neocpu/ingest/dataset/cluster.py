@@ -9,10 +9,9 @@ One part of so many rows is in memory at a time; sessions that cross parts stay 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import FeatureColumn, take_bags
 from neocpu.ingest.formats.fields import Parsed, joined
@@ -87,7 +86,7 @@ def _check_column(column: str, features: dict[str, FeatureColumn]) -> None:
         )
 
 
-def by_session(codes: Elements) -> NDArray[np.int64]:
+def by_session(codes: Elements) -> Ints:
     """Order of rows i64[n] in which equal codes are neighbours: sessions in the order of their
     first rows, the rows of each in theirs.
     """
@@ -95,7 +94,7 @@ def by_session(codes: Elements) -> NDArray[np.int64]:
     return np.argsort(first[session], kind="stable")
 
 
-def taken(parsed: Parsed, rows: NDArray[np.int64]) -> Parsed:
+def taken(parsed: Parsed, rows: Ints) -> Parsed:
     """Some of the rows, in this order; their empty fields are counted elsewhere."""
     return Parsed(
         labels=None if parsed.labels is None else parsed.labels[rows],

@@ -12,7 +12,7 @@ from collections import OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset_layout import BLOCK, CRC, BagColumn, crc32_of
 from neocpu.tables.hdf5.door import Array, File
 
@@ -71,7 +71,7 @@ class Column:
         """Entries [first, end); their blocks must have been verified."""
         raise NotImplementedError
 
-    def gather(self, indices: NDArray[np.int64]) -> Elements:
+    def gather(self, indices: Ints) -> Elements:
         """A copy of the entries at indices i64[n]; their blocks must have been verified."""
         raise NotImplementedError
 
@@ -87,7 +87,7 @@ class MappedColumn(Column):
         """A view of entries [first, end)."""
         return self._entries[first:end]
 
-    def gather(self, indices: NDArray[np.int64]) -> Elements:
+    def gather(self, indices: Ints) -> Elements:
         """A copy of the entries at indices i64[n]."""
         # Indexing by an array copies, so nothing that is handed on is a view of the mapped file.
         entries: Elements = self._entries[indices]
@@ -122,7 +122,7 @@ class CompressedColumn(Column):
                     self._compare(block, entries[number * BLOCK : (number + 1) * BLOCK])
         return entries
 
-    def gather(self, indices: NDArray[np.int64]) -> Elements:
+    def gather(self, indices: Ints) -> Elements:
         """A copy of the entries at indices i64[n]."""
         entries = np.empty((indices.size, *self.shape[1:]), self.dtype)
         blocks = indices // BLOCK
@@ -156,11 +156,7 @@ class FeatureReader:
     """
 
     def __init__(
-        self,
-        file: File,
-        hotness: int,
-        columns: dict[str, Column],
-        block_offsets: NDArray[np.int64] | None,
+        self, file: File, hotness: int, columns: dict[str, Column], block_offsets: Ints | None
     ) -> None:
         self.hotness = hotness
         self.codes = columns["codes"]
@@ -168,7 +164,7 @@ class FeatureReader:
         self._weights = columns.get("weights")
         self._lengths = columns.get("lengths")
         self._offsets = block_offsets
-        self._starts: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
+        self._starts: OrderedDict[int, Ints] = OrderedDict()
 
     @property
     def checked(self) -> bool:
@@ -204,9 +200,7 @@ class FeatureReader:
             )
         return lengths
 
-    def _starts_of(
-        self, samples: NDArray[np.int64], blocks: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _starts_of(self, samples: Ints, blocks: Ints) -> Ints:
         """First code of each sample: its block's offset plus the lengths before it in the block."""
         assert self._offsets is not None
         starts = np.empty(samples.size, np.int64)
@@ -233,7 +227,7 @@ class FeatureReader:
         lengths = np.concatenate([self._lengths_of(block) for block in blocks])
         return lengths[first - blocks.start * BLOCK :][: end - first]
 
-    def take(self, samples: NDArray[np.int64], blocks: NDArray[np.int64]) -> BagColumn:
+    def take(self, samples: Ints, blocks: Ints) -> BagColumn:
         """Bags of samples i64[n], in that order, which are in these blocks, verified."""
         indices = samples
         lengths = None
@@ -246,7 +240,7 @@ class FeatureReader:
         return BagColumn(codes, lengths, weights)
 
 
-def starts_to_indices(starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+def starts_to_indices(starts: Ints, lengths: NDArray[np.int32]) -> Ints:
     """Positions of all codes of bags that begin at `starts`, one bag after the other."""
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if ends.size else 0

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.targets import refuse_sources
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats
 from neocpu.ingest.dataset.cluster import ClusteringWriter
 from neocpu.ingest.dataset.convert_options import ConvertOptions, Progress
 from neocpu.ingest.dataset.fitting import fit
@@ -53,7 +52,7 @@ class _Peaks:
         self._names = [each.name for each in schema.dense]
         self._sizes = np.zeros(len(self._names))
 
-    def add(self, dense: NDArray[np.float32]) -> None:
+    def add(self, dense: Floats) -> None:
         # NaN is no peak
         self._sizes = np.fmax(self._sizes, np.abs(dense).max(axis=0, initial=0.0))
 
@@ -202,10 +201,7 @@ def convert(
 
 
 def _notes(
-    paths: Sequence[Path],
-    skipped: int,
-    invalid: Mapping[str, int],
-    extreme: Mapping[str, float],
+    paths: Sequence[Path], skipped: int, invalid: Mapping[str, int], extreme: Mapping[str, float]
 ) -> dict[str, object]:
     """What a dataset notes of its conversion; counts and sizes by column, where there are any."""
     source = [{"name": path.name, "bytes": _size(path)} for path in paths]

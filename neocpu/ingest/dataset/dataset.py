@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.columns import starts_to_indices
 from neocpu.ingest.dataset.file import DatasetFile, Samples
 from neocpu.ingest.dataset_layout import BLOCK, BagColumn, FeatureColumn
@@ -54,10 +54,7 @@ class Dataset:
     fingerprint = ""
 
     def __init__(
-        self,
-        paths: str | Path | Sequence[str | Path],
-        label: str = "",
-        more: Sequence[str] = (),
+        self, paths: str | Path | Sequence[str | Path], label: str = "", more: Sequence[str] = ()
     ) -> None:
         path_list = [paths] if isinstance(paths, str | Path) else list(paths)
         if not path_list:
@@ -92,7 +89,7 @@ class Dataset:
         self.missing = {
             name: sum(file.missing[name] for file in self._files) for name in self.features
         }
-        self.missing_dense: NDArray[np.int64] = np.sum(
+        self.missing_dense: Ints = np.sum(
             [file.missing_dense for file in self._files], axis=0, dtype=np.int64
         )
         self.skipped = [file.skipped for file in self._files]
@@ -152,7 +149,7 @@ class Dataset:
                     "together, or with --vocabulary"
                 )
 
-    def take(self, samples: NDArray[np.int64], features: Iterable[str] | None = None) -> Samples:
+    def take(self, samples: Ints, features: Iterable[str] | None = None) -> Samples:
         """Gather samples int64[n] (0 <= sample < N, any order), with the bags of `features`.
 
         features : names (default: all). Raises DataError for a feature that the files do not have.
@@ -174,11 +171,7 @@ class Dataset:
         return self._join(samples, file_of, file_indices, names)
 
     def _join(
-        self,
-        samples: NDArray[np.int64],
-        file_of: Elements,
-        file_indices: Elements,
-        names: list[str],
+        self, samples: Ints, file_of: Elements, file_indices: Elements, names: list[str]
     ) -> Samples:
         """Samples of several files (or none): gather from each, then restore their order."""
         labels = np.zeros(samples.size, np.float32)
@@ -199,7 +192,7 @@ class Dataset:
         return Samples(labels, dense, bags, more)
 
     def _join_bags(
-        self, name: str, parts: list[Samples], places: list[NDArray[np.int64]], size: int
+        self, name: str, parts: list[Samples], places: list[Ints], size: int
     ) -> BagColumn:
         column = self.features[name]
         bags = [part.features[name] for part in parts]
@@ -239,7 +232,7 @@ class Dataset:
             for first in range(0, shape[0], step):
                 yield file.codes(feature, first, min(first + step, shape[0]))
 
-    def frequencies(self, feature: str) -> list[tuple[Elements, NDArray[np.int64]]]:
+    def frequencies(self, feature: str) -> list[tuple[Elements, Ints]]:
         """Frequent codes and their counts by file; empty if one of the files lacks them."""
         # Counts of whole files say nothing about a part, and those of some files nothing about all.
         if self._is_part or any(feature not in file.frequencies for file in self._files):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
-from neocpu.core.types import Elements
+from neocpu.core.types import Bools, Elements, Floats, Ints
 from neocpu.ingest.dataset.columns import Column, FeatureReader, open_column
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
 from neocpu.tables.hdf5.door import File, Kind
@@ -48,10 +48,10 @@ class Samples:
     more : further labels float32[n], by name.
     """
 
-    labels: NDArray[np.float32]
-    dense: NDArray[np.float32]
+    labels: Floats
+    dense: Floats
     features: dict[str, BagColumn]
-    more: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    more: dict[str, Floats] = field(default_factory=dict)
 
     def part(self, first: int, last: int) -> "Samples":
         """Samples [first, last) of them: views."""
@@ -76,7 +76,7 @@ class Samples:
         )
 
     @cached_property
-    def _ends(self) -> dict[str, NDArray[np.int64]]:
+    def _ends(self) -> dict[str, Ints]:
         """Where the bags of features with bags of several lengths begin, and the last one ends."""
         return {
             name: np.concatenate([[0], np.cumsum(column.lengths, dtype=np.int64)])
@@ -232,7 +232,7 @@ class DatasetFile:
         self.columns: dict[str, FeatureColumn] = {}
         self.missing: dict[str, int] = {}
         self.vocabularies: dict[str, Elements] = {}
-        self.frequencies: dict[str, tuple[Elements, NDArray[np.int64]]] = {}
+        self.frequencies: dict[str, tuple[Elements, Ints]] = {}
         names = self._file.children("features")
         self._check_names(names)
         for name in names:
@@ -273,7 +273,7 @@ class DatasetFile:
             counts = file.array(f"{group}/frequent_counts", "int64", frequent.shape)
             self.frequencies[name] = frequent.read(), counts.read()
 
-    def _block_offsets(self, name: str, codes: int) -> NDArray[np.int64]:
+    def _block_offsets(self, name: str, codes: int) -> Ints:
         """The first code of each block: ascending from 0 to the number of codes."""
         blocks = -(-self.samples // BLOCK)
         offsets = self._file.array(name, "int64", (blocks + 1,)).read()
@@ -287,7 +287,7 @@ class DatasetFile:
         """Columns of labels that are read."""
         return [*([] if self.labels is None else [self.labels]), *self.more_labels.values()]
 
-    def _nothing_verified(self) -> NDArray[np.bool_]:
+    def _nothing_verified(self) -> Bools:
         """bool[1 + features, blocks]: whether a block is verified; row 0: labels and dense."""
         blocks = -(-self.samples // BLOCK)
         verified = np.zeros((1 + len(self.features), blocks), bool)
@@ -297,7 +297,7 @@ class DatasetFile:
         self._rows = {"": 0, **{name: row for row, name in enumerate(self.features, 1)}}
         return verified
 
-    def _verify(self, names: Sequence[str], blocks: NDArray[np.int64]) -> None:
+    def _verify(self, names: Sequence[str], blocks: Ints) -> None:
         """Verify labels, dense columns and these features in these blocks, each once."""
         for name in ("", *names):
             row = self._rows[name]
@@ -319,7 +319,7 @@ class DatasetFile:
         for labels in self._all_labels():
             labels.verify(first, end)
 
-    def take(self, samples: NDArray[np.int64], names: Sequence[str]) -> Samples:
+    def take(self, samples: Ints, names: Sequence[str]) -> Samples:
         """Labels, dense columns and the bags of some features of samples i64[n], in that order."""
         self._file.unchanged()
         blocks = np.empty(0, np.int64)

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.types import Tree
+from neocpu.core.types import Bools, Doubles, Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.schema import DenseField, Schema
 from neocpu.ingest.formats.schema_numbers import fill, with_numbers
@@ -32,9 +31,9 @@ class _Sample:
         self._stride = 1
         self._rows = 0
         self._kept = 0
-        self._parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]] = []
+        self._parts: list[tuple[Doubles, Bools]] = []
 
-    def add(self, numbers: NDArray[np.float64], present: NDArray[np.bool_]) -> None:
+    def add(self, numbers: Doubles, present: Bools) -> None:
         """Take rows: numbers f64[n, columns], and which of them are not empty."""
         # Every 2^k-th row of the log, however it is cut into blocks: the numbers depend on the log
         # alone.
@@ -55,7 +54,7 @@ class _Sample:
         """Whether there were no rows."""
         return not self._rows
 
-    def rows(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def rows(self) -> tuple[Doubles, Bools]:
         """The rows that are kept."""
         numbers, present = zip(*self._parts)
         return np.concatenate(numbers), np.concatenate(present)
@@ -96,7 +95,7 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
         return schema
     values, present = sample.rows()
     columns = [values[present[:, i], i] for i in range(len(numbers))]
-    dense: dict[str, list[NDArray[np.float64]]] = {}
+    dense: dict[str, list[Doubles]] = {}
     for each, column in zip(standard, columns):
         # the numbers of a vector have one mean
         dense.setdefault(each.column, []).append(column)
@@ -128,7 +127,7 @@ def fitted_tree(tree: Tree, path: Path) -> Tree:
     return whole
 
 
-def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
+def mean_and_deviation(values: Doubles) -> tuple[float, float]:
     """Mean and standard deviation of values f64[n]; (0, 1) of none, deviation 1 of equal ones."""
     if not values.size:
         return 0.0, 1.0
@@ -139,7 +138,7 @@ def mean_and_deviation(values: NDArray[np.float64]) -> tuple[float, float]:
     return mean, deviation or 1.0
 
 
-def quantiles(values: NDArray[np.float64], buckets: int) -> list[float]:
+def quantiles(values: Doubles, buckets: int) -> list[float]:
     """Ascending edges that cut values f64[n] into at most so many buckets of about equal size.
 
     A bucket begins with its edge; equal values are in one bucket, so there may be fewer.

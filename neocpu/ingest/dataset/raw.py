@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.convert import Faults, feature_columns
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.file import Samples
@@ -114,7 +113,7 @@ class CountedFile:
             self._kept.clear()
         self._fresh = False
 
-    def take(self, samples: NDArray[np.int64], names: Sequence[str]) -> Samples:
+    def take(self, samples: Ints, names: Sequence[str]) -> Samples:
         """Gather samples i64[n > 0], in any order, with the bags of the features `names`.
 
         Raises DataError for a faulty row, and for a file that changed since it was counted.
@@ -249,7 +248,7 @@ class RawDataset(Dataset):
         """A file that can only be read from its start, if there is one."""
         return next((file.path for file in self._files if not file.index.direct), None)
 
-    def take(self, samples: NDArray[np.int64], features: Iterable[str] | None = None) -> Samples:
+    def take(self, samples: Ints, features: Iterable[str] | None = None) -> Samples:
         """As of `Dataset`; further labels are those of `more_labels`."""
         taken = super().take(samples, features)
         for file in self._files:
@@ -261,7 +260,7 @@ class RawDataset(Dataset):
             {name: taken.more[name] for name in self.more_labels},
         )
 
-    def frequencies(self, feature: str) -> list[tuple[Elements, NDArray[np.int64]]]:
+    def frequencies(self, feature: str) -> list[tuple[Elements, Ints]]:
         """None: nobody has counted them."""
         return []
 

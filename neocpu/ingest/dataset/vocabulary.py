@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset_layout import BLOCK
 from neocpu.kernels.logs import hashing
 
 Codes = NDArray[np.unsignedinteger]
-Frequencies = tuple[NDArray[np.uint64], NDArray[np.int64]]  # codes, and how often each occurs
+Frequencies = tuple[NDArray[np.uint64], Ints]  # codes, and how often each occurs
 SLOTS = 1 << 18  # of the largest map that counts frequent codes; half of them are used
 KEPT = 1 << 16  # codes of a feature whose counts a dataset stores
 
@@ -49,11 +49,11 @@ class CodeCounter:
         hashing.fill_map(codes, counts, self._codes, self._counts[:-1])
         self._counts[-1] = codes.size
 
-    def _used(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    def _used(self) -> tuple[NDArray[np.uint64], Ints]:
         used = self._counts[:-1] > 0
         return self._codes[used], self._counts[:-1][used]
 
-    def by_count(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    def by_count(self) -> tuple[NDArray[np.uint64], Ints]:
         """Distinct codes and their counts, most frequent first, equal counts by ascending code."""
         codes, counts = self._used()
         # Ties by code: rows must not depend on the order in which a map holds its codes.
@@ -133,7 +133,7 @@ class Vocabulary:
             codes.astype(np.uint64), np.arange(1, codes.size + 1), self._codes, self._rows
         )
 
-    def rows(self, codes: Codes, out: NDArray[np.int64]) -> None:
+    def rows(self, codes: Codes, out: Ints) -> None:
         """Row of every code: codes uint32[n] or uint64[n], out int64[n]."""
         hashing.look_up(codes, self._codes, self._rows, out)
 

@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from neocpu import __version__
 from neocpu.core.errors import DataError
-from neocpu.core.types import Elements, Tree
+from neocpu.core.types import Elements, Ints, Tree
 from neocpu.ingest.dataset.assembly import COPY, Assembly, PartFile, PartFolder, compression_options
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
 
@@ -70,7 +70,7 @@ class DatasetWriter:
         self.missing: dict[str, int] = {feature.name: 0 for feature in self.features}
         self.vocabularies: dict[str, Elements] = {}
         # by feature: codes, their counts, and by how much these are too small at most
-        self.frequencies: dict[str, tuple[Elements, NDArray[np.int64], int]] = {}
+        self.frequencies: dict[str, tuple[Elements, Ints, int]] = {}
         self._labelled = labelled
         self._labels = tuple(labels) if labelled else ()
         self._least = [float("inf")] * len(self._labels)
@@ -320,7 +320,7 @@ class DatasetWriter:
             self.abort()
 
 
-def _block_offsets(lengths: PartFile) -> NDArray[np.int64]:
+def _block_offsets(lengths: PartFile) -> Ints:
     """Codes before every 4,096th sample: at most 4,095 lengths lead from one to any bag."""
     blocks = lengths.blocks(BLOCK) if lengths.size else ()
     sums = [np.sum(block, dtype=np.int64) for block in blocks]

@@ -12,9 +12,8 @@ from collections.abc import Collection
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Bytes, Doubles, Elements, Ints
 from neocpu.ingest.formats.fields import (
     I32,
     Fault,
@@ -65,7 +64,7 @@ WHY = {
 THOUSANDS = re.compile(rb"\.(?=\d{3}(?:\.\d{3})*,\d)")
 TRUE_WORDS = (b"true", b"True", b"TRUE")
 FALSE_WORDS = (b"false", b"False", b"FALSE")
-Text: TypeAlias = tuple[NDArray[np.uint8], I32, I32]  # and borders of fields
+Text: TypeAlias = tuple[Bytes, I32, I32]  # and borders of fields
 
 
 class FieldKind(NamedTuple):
@@ -81,20 +80,14 @@ class FieldKind(NamedTuple):
     lenient: bool = False
 
 
-def _exactly(
-    text: NDArray[np.uint8],
-    begin: I32,
-    end: I32,
-    out: NDArray[np.float64],
-    status: NDArray[np.uint8],
-) -> None:
+def _exactly(text: Bytes, begin: I32, end: I32, out: Doubles, status: Bytes) -> None:
     """Parse the numbers that are too long for one exact step: Python rounds them correctly."""
     for i in np.flatnonzero(status == INEXACT):
         out[i] = float(text[begin[i] : end[i]].tobytes())
         status[i] = 0
 
 
-def _without_thousands(text: NDArray[np.uint8], begin: I32, end: I32) -> Text:
+def _without_thousands(text: Bytes, begin: I32, end: I32) -> Text:
     """Text and flat fields without the points of thousands before a decimal comma: 1.234,50."""
     points = [match.start() for match in THOUSANDS.finditer(text.tobytes())]
     if not points:
@@ -139,13 +132,11 @@ class FieldParser:
         self._schema = schema
         self._missing = tuple(text.encode("utf-8", "replace") for text in schema.missing)
 
-    def blanked(self, text: NDArray[np.uint8], begin: I32, end: I32) -> I32:
+    def blanked(self, text: Bytes, begin: I32, end: I32) -> I32:
         """The ends of flat fields, where those that stand for an empty one are empty."""
         return blank(text, begin, end, self._missing) if self._missing else end
 
-    def parse(
-        self, text: NDArray[np.uint8], begin: I32, end: I32, kind: FieldKind
-    ) -> tuple[Elements, NDArray[np.uint8]]:
+    def parse(self, text: Bytes, begin: I32, end: I32, kind: FieldKind) -> tuple[Elements, Bytes]:
         """Values and status of flat fields."""
         status = np.empty(begin.size, np.uint8)
         quote = np.uint8(ord(self._schema.quote or "\0"))
@@ -182,14 +173,7 @@ class FieldParser:
             tokenize.hash_text(text, begin, end, quote, codes, status)
         return codes, status
 
-    def _words(
-        self,
-        text: NDArray[np.uint8],
-        begin: I32,
-        end: I32,
-        numbers: Elements,
-        status: NDArray[np.uint8],
-    ) -> None:
+    def _words(self, text: Bytes, begin: I32, end: I32, numbers: Elements, status: Bytes) -> None:
         """Make true and false numbers, where the schema takes them for some."""
         faulty = np.flatnonzero((status == NOT_INTEGER) | (status == NOT_NUMBER))
         # Words are looked for among what is no number: hardly ever anything.
@@ -201,9 +185,7 @@ class FieldParser:
                 numbers[matches] = number
                 status[matches] = 0
 
-    def _times(
-        self, text: NDArray[np.uint8], begin: I32, end: I32, form: str
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    def _times(self, text: Bytes, begin: I32, end: I32, form: str) -> tuple[Ints, Bytes]:
         """Hours since 1970 of times in a form."""
         if form == HOURS:
             digits, status = self.parse(text, begin, end, FieldKind("int"))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes, Floats, Ints
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.formats.schema import CategoryField, Schema
 from neocpu.kernels.logs import tokenize
@@ -62,7 +63,7 @@ class Fields(NamedTuple):
     fields are empty. items : by column number, of lists that were lists already.
     """
 
-    text: NDArray[np.uint8]
+    text: Bytes
     begin: I32
     end: I32
     faults: list[Fault]
@@ -75,7 +76,7 @@ def shown(raw: bytes) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 
-def split_text(schema: Schema, text: NDArray[np.uint8]) -> Fields:
+def split_text(schema: Schema, text: Bytes) -> Fields:
     """The fields of whole lines, u8[n] ending with a newline, in the columns of a schema."""
     # Counted first, so that the kernel fills arrays of the right size and never grows any.
     lines = int(np.count_nonzero(text == 10))
@@ -116,7 +117,7 @@ def _miscount(line: int, raw: bytes, count: int, expected: int) -> Fault:
     return Fault(line, "", shown(raw), reason if count >= 0 else "has a quote that is not closed")
 
 
-def split_items(text: NDArray[np.uint8], begin: I32, end: I32, field: CategoryField) -> Items:
+def split_items(text: Bytes, begin: I32, end: I32, field: CategoryField) -> Items:
     """The items of fields that hold lists as text, cut at the separators of a category."""
     lengths = np.empty(begin.size, np.int32)
     separator = np.uint8(ord(field.separator))
@@ -148,9 +149,7 @@ def join_weights(items: Items, weights: Items) -> Items:
     return items._replace(weight_begin=begin, weight_end=end)
 
 
-def equal_to(
-    text: NDArray[np.uint8], begin: I32, end: I32, word: bytes, among: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def equal_to(text: Bytes, begin: I32, end: I32, word: bytes, among: Ints) -> Ints:
     """Which of some flat fields, by their numbers, are exactly this word."""
     # By length first: hardly any field is left for the bytes to be compared.
     matches = among[(end - begin)[among] == len(word)]
@@ -159,7 +158,7 @@ def equal_to(
     return matches
 
 
-def blank(text: NDArray[np.uint8], begin: I32, end: I32, words: tuple[bytes, ...]) -> I32:
+def blank(text: Bytes, begin: I32, end: I32, words: tuple[bytes, ...]) -> I32:
     """The ends of flat fields, those that are one of these words made empty."""
     # The borders themselves stay: messages show a faulty field as it was written.
     blanked = end.copy()
@@ -180,14 +179,14 @@ class Parsed:
     where that is no fault.
     """
 
-    labels: NDArray[np.float32] | None
-    dense: NDArray[np.float32]
+    labels: Floats | None
+    dense: Floats
     features: dict[str, BagColumn]
-    missing_dense: NDArray[np.int64]
+    missing_dense: Ints
     missing: dict[str, int]
     lines: int
     faults: list[Fault]
-    more_labels: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    more_labels: Mapping[str, Floats] = field(default_factory=dict)
     invalid: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -14,10 +14,10 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.targets import whole_file
+from neocpu.core.types import Bytes
 from neocpu.ingest.formats.field_values import FieldKind
 from neocpu.ingest.formats.fields import I32, Fields, Items, Parsed, joined
 from neocpu.ingest.formats.mixed_types import series_of_several_types
@@ -345,7 +345,7 @@ class _Texts:
         self._size += len(self._parts[-1])
         return begin.astype(np.int32), end.astype(np.int32)
 
-    def join(self) -> NDArray[np.uint8]:
+    def join(self) -> Bytes:
         """All texts, u8[n], never empty."""
         # A bytearray, as kernels are compiled for arrays that can be written.
         return np.frombuffer(bytearray(b"".join([*self._parts, b"\n"])), np.uint8)

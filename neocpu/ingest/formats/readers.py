@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Bytes
 from neocpu.ingest.formats.files.streams import as_utf8, byte_stream
 from neocpu.ingest.read_ahead import read_ahead
 
@@ -28,7 +28,7 @@ class TextBlock(NamedTuple):
     of the file, decompressed and as UTF-8.
     """
 
-    text: NDArray[np.uint8]
+    text: Bytes
     done: int
     span: tuple[int, int] = (0, 0)
 
@@ -45,7 +45,7 @@ def text_blocks(
         yield from read_ahead(lines, 4) if stream.compression else lines
 
 
-def lines_between(path: Path, first: int, last: int) -> NDArray[np.uint8]:
+def lines_between(path: Path, first: int, last: int) -> Bytes:
     """Bytes [first, last) of a file, u8[n], which are complete lines. Raises DataError if it has
     fewer.
     """
@@ -68,7 +68,7 @@ def first_block(path: Path, block: int = BLOCK_BYTES, encoding: str = "") -> Tex
     return start
 
 
-def comments(text: NDArray[np.uint8], mark: str) -> tuple[int, int]:
+def comments(text: Bytes, mark: str) -> tuple[int, int]:
     """(bytes, lines) of the comments that a text begins with: lines that begin with a mark."""
     content = text.tobytes()
     size = lines = 0

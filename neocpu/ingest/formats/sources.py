@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.types import Bytes
 from neocpu.ingest.formats.fields import Fields, split_text, with_constants
 from neocpu.ingest.formats.files.folders import folder_keys
 from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
@@ -164,7 +164,7 @@ def _without_end(blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
             yield TextBlock(np.frombuffer(bytearray(text[:size]), np.uint8), block.done, span)
 
 
-def _ends_empty(text: NDArray[np.uint8]) -> bool:
+def _ends_empty(text: Bytes) -> bool:
     """Is the last line of a block empty?"""
     return text[-3:].tobytes().endswith((b"\n\n", b"\n\r\n")) or text[0] in b"\r\n"
 
@@ -198,7 +198,7 @@ def _split(
         yield RowBlock(fields, block.done, lines, block.span)
 
 
-def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]]:
+def _pieces(text: Bytes, columns: int) -> Iterator[Bytes]:
     """Lines of a block, so many at a time that their fields are not many more than its bytes.
 
     A good line has a byte for each of its columns; empty lines would take `columns` fields each.

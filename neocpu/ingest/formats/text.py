@@ -8,9 +8,8 @@ reason. Whether it stops the run (`--on-error fail` or `skip`) is up to
 import itertools
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Bytes, Elements
+from neocpu.core.types import Bools, Bytes, Doubles, Elements, Floats, Ints
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.formats.field_values import (
     EMPTY,
@@ -86,7 +85,7 @@ class TextParser:
                 runs.append((column, column + 1, kind))
         return runs
 
-    def parse(self, text: NDArray[np.uint8]) -> Parsed:
+    def parse(self, text: Bytes) -> Parsed:
         """Columns of whole lines, uint8[n] ending with a newline."""
         return self.parse_fields(split_text(self.schema, text))
 
@@ -94,7 +93,7 @@ class TextParser:
         """Columns of the fields of a block, however they were found."""
         return _Block(self, fields).parse()
 
-    def numbers(self, fields: Fields) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def numbers(self, fields: Fields) -> tuple[Doubles, Bools]:
         """Dense columns before any transform, f64[n, Nd], and which of them are not empty.
 
         Rows with a fault are left out.
@@ -119,8 +118,8 @@ class _Block:
         # Lines with another number of columns have empty fields, which would be told again as
         # missing.
         self.whole[list(self.faults)] = False
-        self.values: dict[tuple[int, FieldKind], tuple[Elements, NDArray[np.uint8]]] = {}
-        self.invalid: dict[tuple[int, FieldKind], NDArray[np.bool_]] = {}
+        self.values: dict[tuple[int, FieldKind], tuple[Elements, Bytes]] = {}
+        self.invalid: dict[tuple[int, FieldKind], Bools] = {}
         for first, last, kind in parser.runs:
             self._parse_run(first, last, kind)
 
@@ -180,7 +179,7 @@ class _Block:
             },
         )
 
-    def _good(self) -> NDArray[np.bool_] | None:
+    def _good(self) -> Bools | None:
         """Which lines have no fault; None: all."""
         if not self.faults:
             return None
@@ -196,13 +195,13 @@ class _Block:
             reason = WHY[status].format(digits=kind.digits, form=kind.form)
             self.faults[line] = Fault(line, names[column], shown(raw), reason)
 
-    def _check(self, column: int, bad: NDArray[np.bool_], status: int) -> None:
+    def _check(self, column: int, bad: Bools, status: int) -> None:
         """Note a fault of a column at each bad line."""
         for line in np.flatnonzero(bad).tolist():
             raw = self.text[self.begin[column, line] : self.end[column, line]].tobytes()
             self._fault(line, column, raw, status, FieldKind(""))
 
-    def _label(self, label: LabelField, column: int, kind: FieldKind) -> NDArray[np.float32]:
+    def _label(self, label: LabelField, column: int, kind: FieldKind) -> Floats:
         """Labels f32[lines]; the faults of those that are none are noted."""
         values, status = self.values[column, kind]
         self._check(column, (status == EMPTY) & self.whole, NO_LABEL)
@@ -273,9 +272,7 @@ class _Block:
                 self.faults[line] = Fault(line, category.weights, counts, fault)
         return join_weights(items, weights)
 
-    def _weights(
-        self, column: int, items: Items, line_of: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def _weights(self, column: int, items: Items, line_of: Ints) -> Floats:
         begin = items.weight_begin
         end = self.parser.fields.blanked(self.text, begin, items.weight_end)
         weights, status = self.parser.fields.parse(self.text, begin, end, FieldKind("float"))
@@ -286,7 +283,7 @@ class _Block:
         weights[status == EMPTY] = 1.0
         return weights.astype(np.float32)
 
-    def numbers(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def numbers(self) -> tuple[Doubles, Bools]:
         """Dense columns before any transform, f64[n, Nd], and which of them are not empty."""
         dense = [
             (_clipped(number, *self.values[key]), self.values[key][1])
@@ -298,9 +295,7 @@ class _Block:
         keep = self._good()
         return (numbers, present) if keep is None else (numbers[keep], present[keep])
 
-    def _dense(
-        self, keep: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _dense(self, keep: Bools | None) -> tuple[Floats, Ints]:
         """dense float32[lines kept, Nd] and the count of empty fields per column."""
         dense = self.parser.dense
         kept = self.lines if keep is None else int(np.count_nonzero(keep))
@@ -328,25 +323,25 @@ class _Block:
             ).T
         return out, missing
 
-    def _missing(self, column: str, keep: NDArray[np.bool_] | None) -> int:
+    def _missing(self, column: str, keep: Bools | None) -> int:
         """How many fields of a column are empty."""
         position = self.parser.position[column]
         # By borders, not by values: a 0 that was written is not a missing one.
         return _count(self.begin[position] == self.end[position], keep)
 
 
-def _count(fields: NDArray[np.bool_], keep: NDArray[np.bool_] | None) -> int:
+def _count(fields: Bools, keep: Bools | None) -> int:
     """How many of these fields are in lines that are kept."""
     return int(np.count_nonzero(fields if keep is None else fields & keep))
 
 
-def _squash(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
+def _squash(numbers: Doubles) -> Floats:
     out = np.empty(numbers.size, np.float32)
     tokenize.squash(numbers.reshape(-1), out)
     return out.reshape(numbers.shape)
 
 
-def _kept(bags: BagColumn, keep: NDArray[np.bool_] | None) -> BagColumn:
+def _kept(bags: BagColumn, keep: Bools | None) -> BagColumn:
     if keep is None:
         return bags
     if bags.lengths is None:

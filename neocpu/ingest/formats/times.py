@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes, Doubles, Ints
 from neocpu.ingest.formats.schema import HOURS
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ ZONE = r"([+-])(\d{2}):?(\d{2})$"
 ISO_FORMATS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 
 
-def hours_of_digits(
-    times: NDArray[np.int64], status: NDArray[np.uint8], wrong: int
-) -> NDArray[np.int64]:
+def hours_of_digits(times: Ints, status: Bytes, wrong: int) -> Ints:
     """Hours since 1970 of times YYMMDDHH, i64[n]; status u8[n] gets `wrong` where there is none."""
     year = times // 10**6
     month = times // 10**4 % 100
@@ -47,9 +46,7 @@ def hours_of_digits(
     return np.where(good, 24 * (first + day - 1) + hour, 0)
 
 
-def hours_of_seconds(
-    seconds: NDArray[np.float64], status: NDArray[np.uint8], wrong: int
-) -> NDArray[np.int64]:
+def hours_of_seconds(seconds: Doubles, status: Bytes, wrong: int) -> Ints:
     """Hours since 1970 of seconds since then, f64[n], in years 1 to 9999."""
     hours = np.floor(seconds / 3600.0)
     # Compared as fp64, before numbers beyond int64 are converted.
@@ -58,9 +55,7 @@ def hours_of_seconds(
     return np.where(good, hours, 0.0).astype(np.int64)
 
 
-def hours_of_texts(
-    texts: list[str], form: str, status: NDArray[np.uint8], wrong: int
-) -> NDArray[np.int64]:
+def hours_of_texts(texts: list[str], form: str, status: Bytes, wrong: int) -> Ints:
     """Hours since 1970 of texts in a form: "iso" or a format of strptime."""
     import polars as pl
 
@@ -83,7 +78,7 @@ def hours_of_texts(
     hours = (micros - offsets) // 3_600_000_000
     good = (hours.is_between(FIRST_HOUR, LAST_HOUR).fill_null(False)).to_numpy() & (status == 0)
     status[(status == 0) & ~good] = wrong
-    values: NDArray[np.int64] = hours.fill_null(0).to_numpy()
+    values: Ints = hours.fill_null(0).to_numpy()
     return np.where(good, values, 0)
 
 
@@ -102,9 +97,7 @@ def _offsets(series: "pl.Series") -> "pl.Series":
     return minutes.zip_with(~negative, -minutes).fill_null(0) * 60_000_000
 
 
-def time_codes(
-    kind: str, hours: NDArray[np.int64], status: NDArray[np.uint8]
-) -> NDArray[np.uint64]:
+def time_codes(kind: str, hours: Ints, status: Bytes) -> NDArray[np.uint64]:
     """Codes of times in hours since 1970; 0 where there is none."""
     days = hours // 24
     if kind == "hour":

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.core.types import Tree
+from neocpu.core.types import Floats, Ints, Tree
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.synthetic.law import ABSENT, Block, SyntheticCriteo, Tally, criteo_shape
@@ -28,7 +27,7 @@ from neocpu.tables.storage.leftovers import part_of, remove_parts
 Progress = Callable[[int], None]  # called with the number of samples written so far
 
 
-def dense_columns(integers: NDArray[np.int64]) -> NDArray[np.float32]:
+def dense_columns(integers: Ints) -> Floats:
     """fl(log1p(max(x, 0))) of integers int64[Nd, n] as float32[n, Nd]; 0 where empty."""
     logs = np.empty(integers.size)
     log1p_array(np.maximum(integers, 0).astype(np.float64).reshape(-1), logs)

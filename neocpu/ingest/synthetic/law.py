@@ -21,9 +21,9 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Bytes, Doubles, Floats, Ints
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn, take_bags
 from neocpu.ingest.synthetic.sessions import Sessions
 from neocpu.kernels.logs import synthetic as kernels
@@ -109,7 +109,7 @@ class Reuse:
         if self.year not in (years := published_reuse()["years"]):
             raise ConfigError(f"reuse {self.year!r}: published are {', '.join(years)}")
 
-    def classes(self, mean: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def classes(self, mean: float) -> tuple[Doubles, Doubles]:
         """(end of its draws in [0, 1], first code) of each class of codes, most used first.
 
         mean : codes of a sample.
@@ -134,10 +134,10 @@ class Block:
     click, which the log does not contain.
     """
 
-    labels: NDArray[np.float32]
-    integers: NDArray[np.int64]
+    labels: Floats
+    integers: Ints
     categories: dict[str, BagColumn]
-    probability: NDArray[np.float64]
+    probability: Doubles
 
 
 class _Category:
@@ -311,7 +311,7 @@ class SyntheticCriteo:
 
     def _draw(
         self, step: int, first: int, samples: int, sessions: Sessions | None = None
-    ) -> tuple[NDArray[np.int64], dict[str, BagColumn], NDArray[np.float64]]:
+    ) -> tuple[Ints, dict[str, BagColumn], Doubles]:
         """Integers, bags and raw logits of some samples."""
         missing = np.empty((samples, self._rates.size), np.uint8)
         draws = kernels.RowDraws(self._missing_key, step, first)
@@ -319,7 +319,7 @@ class SyntheticCriteo:
         columns = np.ascontiguousarray(missing.T)
         none = np.zeros(samples, np.uint8)
 
-        def absent(name: str) -> NDArray[np.uint8]:
+        def absent(name: str) -> Bytes:
             return columns[self._group[name]] if name in self._group else none
 
         sums = kernels.RowSums(np.zeros(samples), np.zeros((samples, VECTOR)), np.zeros(samples))
@@ -380,11 +380,7 @@ class SyntheticCriteo:
 
     @staticmethod
     def _bags(
-        category: _Category,
-        step: int,
-        first: int,
-        absent: NDArray[np.uint8],
-        sums: kernels.RowSums,
+        category: _Category, step: int, first: int, absent: Bytes, sums: kernels.RowSums
     ) -> BagColumn:
         draws = kernels.RowDraws(category.key, step, first)
         offsets = np.arange(absent.size + 1)

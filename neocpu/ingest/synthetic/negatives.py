@@ -6,9 +6,8 @@ depend on nothing else.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Doubles, Ints
 from neocpu.kernels.twins.numbers.philox import GENERATOR, random_words64, tensor_key
 
 UNIFORM = "uniform"
@@ -57,14 +56,14 @@ def draw_negatives(
     return beside.astype(np.int64), chosen[beside, column_of]
 
 
-def _uniform(key: np.uint64, rows: Ints, column: int, step: int) -> NDArray[np.float64]:
+def _uniform(key: np.uint64, rows: Ints, column: int, step: int) -> Doubles:
     """Numbers f64[n] in [0, 1) of these rows."""
     words = np.empty(rows.size, np.uint64)
     random_words64(key, rows, 2 * column, step, words)
     return (words >> np.uint64(11)).astype(np.float64) * UNIT
 
 
-def _draw(weights: NDArray[np.float64], shares: NDArray[np.float64]) -> Ints:
+def _draw(weights: Doubles, shares: Doubles) -> Ints:
     """Items i64[n] of shares of all weights."""
     ends = np.add.accumulate(weights)
     # right: a share on the end of an item belongs to the next that has a weight

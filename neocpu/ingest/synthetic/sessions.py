@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Ints
 from neocpu.kernels.twins.numbers.philox import GENERATOR, random_words, tensor_key
 
 
@@ -55,9 +55,7 @@ class Sessions:
         """The first sample of the session of sample `first`."""
         return first - first % self.length
 
-    def sources(
-        self, seed: int, name: str, step: int, first: int, samples: int
-    ) -> NDArray[np.int64]:
+    def sources(self, seed: int, name: str, step: int, first: int, samples: int) -> Ints:
         """For samples first .. first + samples - 1 of a log, `first` the first of a session: the
         sample, counted from `first`, whose draws of the feature they have. i64[samples]
         """
@@ -70,7 +68,7 @@ class Sessions:
         # The first sample of a session has nothing to keep.
         kept = (words[:, 0] < probability * 2.0**32) & ((first + here) % self.length > 0)
         # The last sample that did not keep: the greatest number so far.
-        changed: NDArray[np.int64] = np.maximum.accumulate(np.where(kept, 0, here))
+        changed: Ints = np.maximum.accumulate(np.where(kept, 0, here))
         return changed
 
 

@@ -6,7 +6,6 @@ package that answers: "kernels" (Numba) or "reference" (NumPy).
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
@@ -88,7 +87,7 @@ class LookupArguments:
             self.place = np.cumsum(elements) - elements
             self.pitch = bags.dims
 
-    def entries(self, first: NDArray[np.int64]) -> Entries:
+    def entries(self, first: Ints) -> Entries:
         """The record that kernels take; first : i64[K+1], bags (or lookups) of each entry."""
         return Entries(self.base, self.width, self.stride, first)
 

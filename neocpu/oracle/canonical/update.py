@@ -9,12 +9,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
 from neocpu.core.rules import RULES
-from neocpu.core.types import Elements, Floats
+from neocpu.core.types import Bytes, Elements, Floats
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
@@ -173,7 +172,7 @@ class ScaledTables:
         self.tables = tables
         flat = codes_of(inputs["weights"]).reshape(-1)
         stream = f"step{options['step']}/table"
-        self.data: list[NDArray[np.uint8]] = []
+        self.data: list[Bytes] = []
         self.codecs: list[RowCodec] = []
         start = 0
         for t, (rows, columns) in enumerate(zip(tables.rows.tolist(), tables.dims.tolist())):

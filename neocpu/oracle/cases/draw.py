@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
-from neocpu.core.types import Elements, Floats, Ints
+from neocpu.core.types import Bytes, Elements, Floats, Ints
 from neocpu.kernels.twins.codecs.small_floats import encode_rows
 from neocpu.kernels.twins.numbers.philox import GENERATOR, random_words, tensor_key
 from neocpu.oracle.operator import Arrays
@@ -202,7 +202,7 @@ def coded(values: Floats, name: str) -> Elements:
 
 def scaled_rows(
     draw: Draw, name: str, rows: Sequence[int], dims: Sequence[int], alignment: int = 1
-) -> NDArray[np.uint8]:
+) -> Bytes:
     """Random rows of a row-scaled format, as bytes; padding of 0xAA.
 
     Any code; scale and bias keep numbers of ordinary size.

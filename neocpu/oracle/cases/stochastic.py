@@ -9,7 +9,6 @@ way from a number of the format: 8 random bits round them never, or four times t
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.types import Floats
@@ -77,7 +76,7 @@ def _numbers(seed: int, label: str, name: str, near: bool = False) -> tuple[Floa
     return start, beyond
 
 
-def _repeated(array: NDArray[np.float32], rows: int) -> Floats:
+def _repeated(array: Floats, rows: int) -> Floats:
     return np.ascontiguousarray(np.tile(array, (rows // len(array), 1)))
 
 

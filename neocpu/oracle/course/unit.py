@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Bools, Elements
 from neocpu.oracle.operator import Case
 
 # Functions of students return what they like: it is looked at before it is used.
@@ -36,7 +35,7 @@ class Returned:
     tolerance: float = 0.0  # |x - expected| <= tolerance * max(1, |expected|)
     output: str = ""  # the oracle's name for it, where the exercise is one of its operators
 
-    def right(self, x: Elements, expected: Elements) -> NDArray[np.bool_]:
+    def right(self, x: Elements, expected: Elements) -> Bools:
         """Which elements are right; both have one shape."""
         equal = (x == expected) | ((x != x) & (expected != expected))
         if not self.tolerance:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Bools, Doubles, Elements
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.diagnosis.findings import EXACT, Diagnosis, Effect
 from neocpu.oracle.operator import Case, Operator, Switches, Truth, Truths
@@ -186,10 +185,10 @@ def agreement(truths: Truths, answers: Answers) -> bool:
 class _Comparison(NamedTuple):
     """Of one output, element by element."""
 
-    wrong: NDArray[np.bool_]  # under the plain truth
-    right: NDArray[np.bool_]  # under the bent truth
-    sharp: NDArray[np.bool_]  # the bent truth predicts something there
-    apart: NDArray[np.bool_]  # no number is right under both
+    wrong: Bools  # under the plain truth
+    right: Bools  # under the bent truth
+    sharp: Bools  # the bent truth predicts something there
+    apart: Bools  # no number is right under both
     equal: int  # elements that are the bent reference, rounded
 
 
@@ -246,7 +245,7 @@ def _compared(plain: Truth, bent: Truth, answer: Array) -> _Comparison:
     return _Comparison(~right_plain, right_bent, sharp, apart, int(equal.sum()))
 
 
-def _width(truth: Truth) -> NDArray[np.float64]:
+def _width(truth: Truth) -> Doubles:
     """How far right elements may be from each other, at most."""
     if truth.lower is None or truth.upper is None:
         return truth.bound
@@ -256,7 +255,7 @@ def _width(truth: Truth) -> NDArray[np.float64]:
     return np.minimum(truth.bound, np.where(exact, 0.0, np.where(np.isnan(narrow), np.inf, narrow)))
 
 
-def _sharp(plain: Truth, bent: Truth) -> NDArray[np.bool_]:
+def _sharp(plain: Truth, bent: Truth) -> Bools:
     """Where the bent truth says what must stand there."""
     if plain.exact:
         return np.ones(np.shape(plain.reference), bool)
@@ -268,7 +267,7 @@ def _sharp(plain: Truth, bent: Truth) -> NDArray[np.bool_]:
         return np.asarray((sharp | ~np.isfinite(bent.reference)) & np.isfinite(bent_width))
 
 
-def _apart(plain: Truth, bent: Truth) -> NDArray[np.bool_]:
+def _apart(plain: Truth, bent: Truth) -> Bools:
     """Where no number is right under both truths."""
     if plain.exact:
         return np.asarray(plain.reference != bent.reference)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bools
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.truth.bends import SMALLEST_NORMAL
@@ -170,7 +170,7 @@ def tail_missing(case: Case, output: str, truth: Truth, x: Array) -> Pattern | N
     )
 
 
-def by_row(case: Case, wrong: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+def by_row(case: Case, wrong: Bools) -> Iterator[Bools]:
     """Which elements of an output are wrong, [rows, columns], by feature or by table."""
     dims = case.inputs.get("dims")
     rows = case.inputs.get("rows")
@@ -214,7 +214,7 @@ def _rounded_to(truth: Truth, x: Array, name: str) -> bool:
     return bool(_neighbours(truth, x, name)[np.isfinite(truth.reference)].all())
 
 
-def _neighbours(truth: Truth, x: Array, name: str) -> NDArray[np.bool_]:
+def _neighbours(truth: Truth, x: Array, name: str) -> Bools:
     """Which numbers are one of the two of a format around the reference, give or take its bound."""
     form = FORMATS[name]
     with np.errstate(invalid="ignore"):
@@ -237,9 +237,7 @@ Truths = Mapping[str, Truth]
 Answers = Mapping[str, Array]
 
 
-def wrong_outputs(
-    truths: Truths, answers: Answers
-) -> Iterator[tuple[str, Truth, Array, NDArray[np.bool_]]]:
+def wrong_outputs(truths: Truths, answers: Answers) -> Iterator[tuple[str, Truth, Array, Bools]]:
     """Outputs that are wrong: name, truth, numbers, and which elements are right."""
     for output, answer in answers.items():
         truth = truths[output]

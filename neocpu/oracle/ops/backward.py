@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Bools, Ints
 from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
@@ -130,9 +129,7 @@ class BoundedTables:
         )
         return factor.take(row) * self.weights
 
-    def touched_elements(
-        self, inputs: Arrays, options: Options, bends: Switches
-    ) -> NDArray[np.bool_]:
+    def touched_elements(self, inputs: Arrays, options: Options, bends: Switches) -> Bools:
         """Which elements belong to rows that a batch looks up."""
         bags = bags_of(inputs, options, bends)
         touched = np.zeros(self.weights.value.size, bool)

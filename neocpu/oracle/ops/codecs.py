@@ -7,10 +7,10 @@ Bytes of row-scaled formats have no tolerance: FBGEMM's arithmetic is their defi
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import CODECS, LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS, WIRES
+from neocpu.core.types import Bytes, Floats
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
@@ -82,7 +82,7 @@ def _quantize_truth(inputs: Arrays, options: Options, switches: Switches) -> Tru
     return {"codes": Truth.exactly(out, "uint8")}
 
 
-def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> NDArray[np.uint8]:
+def int8_rows(x: Floats, gpu: bool, rounding: str, size: int) -> Bytes:
     """A plain model of fused int8 rows of `size` bytes, of numbers x f32[R, D].
 
     Codes, padding, scale, bias. A NaN does not count for the range; its code is 0.

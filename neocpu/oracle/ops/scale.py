@@ -10,10 +10,9 @@ on a compact table that holds these rows alone (`Compact`), with the operators `
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.formats import FORMATS
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
@@ -30,7 +29,7 @@ FORMULA = (
 )
 
 
-def numbers_at(elements: Ints, salt: int) -> NDArray[np.float32]:
+def numbers_at(elements: Ints, salt: int) -> Floats:
     """The formula's number of each element, fp32 of the same shape.
 
     Whole multiples of 2^-8 below 1/2 in magnitude: bf16 and fp16 hold them, too, and sums of
@@ -122,7 +121,7 @@ class Compact:
         bag_count = self.features.size * self.samples.size
         return {"indices": indices, "offsets": np.searchsorted(bag, np.arange(bag_count + 1))}
 
-    def gradient(self) -> NDArray[np.float32]:
+    def gradient(self) -> Floats:
         """The formula's gradients of the pooled rows of the samples: fp32[samples, width]."""
         width = int(self.geometry.dims[self.features].sum())
         first = self.samples * width

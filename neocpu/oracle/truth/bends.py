@@ -4,9 +4,8 @@ Each function returns its argument as it came where no switch bends it.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Bools, Ints
 from neocpu.oracle.operator import Switches
 from neocpu.oracle.truth.numbers import Bounded, Real
 
@@ -48,7 +47,7 @@ def limits_by_table(
     return first[bag], end[bag]
 
 
-def kept_duplicates(starts: Ints, switches: Switches) -> NDArray[np.bool_] | None:
+def kept_duplicates(starts: Ints, switches: Switches) -> Bools | None:
     """Which terms of the segments starts[s]:starts[s + 1] count; None: all of them."""
     count = np.diff(starts)
     size = np.repeat(count, count)

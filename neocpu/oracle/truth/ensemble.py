@@ -14,8 +14,8 @@ The shadow is stored in `momentum2_format`; weights are rounded to it before the
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bools
 from neocpu.oracle.operator import Options, Switches, Value
 from neocpu.oracle.truth.formats import stored
 from neocpu.oracle.truth.numbers import ULP, Bounded, where
@@ -64,12 +64,7 @@ def due(options: Options, step: int) -> Due:
 
 
 def averaged(
-    weights: Bounded,
-    shadow: Bounded,
-    options: Options,
-    step: int,
-    touched: NDArray[np.bool_],
-    bends: Switches,
+    weights: Bounded, shadow: Bounded, options: Options, step: int, touched: Bools, bends: Switches
 ) -> tuple[Bounded, Bounded]:
     """Weights and shadow [elements] after what is due before the lookup of a training step.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from neocpu.core import formats
 from neocpu.core.formats import SmallFloat
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats
 from neocpu.oracle.operator import Truth
 from neocpu.oracle.truth.numbers import Bounded, Real, settled
 
@@ -123,10 +123,10 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
     return _VALUES[name][array]
 
 
-def joined_halves(high: Elements, low: Elements) -> NDArray[np.float32]:
+def joined_halves(high: Elements, low: Elements) -> Floats:
     """The fp32 numbers of which these are the upper (bf16) and the lower halves."""
     upper = high[high.dtype.names[0]] if high.dtype.names else high
-    joined: NDArray[np.float32] = ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
+    joined: Floats = ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
     return joined
 
 

@@ -1,8 +1,8 @@
 """What does one step of FTRL-Proximal do to weights? (McMahan et al. 2013, Algorithm 1)"""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bools
 from neocpu.oracle.truth.hyper import Hyper
 from neocpu.oracle.truth.numbers import Bounded, product, where
 
@@ -47,7 +47,7 @@ def _root(n: Bounded, h: Hyper) -> Bounded:
     return n if "root_missing" in h.bends else n.sqrt()
 
 
-def _surely_zero(x: Bounded) -> NDArray[np.bool_]:
+def _surely_zero(x: Bounded) -> Bools:
     return (x.value == 0) & (x.error == 0)
 
 

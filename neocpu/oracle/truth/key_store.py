@@ -16,9 +16,8 @@ An id that is evicted and comes back begins anew: initial row, states 0, count 0
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Bools, Ints
 from neocpu.oracle.operator import Options
 from neocpu.oracle.truth.numbers import Real
 
@@ -43,7 +42,7 @@ class KeyStore:
     bends: frozenset[str]
     count: Ints
     start: int = 0
-    present: NDArray[np.bool_] = field(init=False)
+    present: Bools = field(init=False)
     time: Ints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,19 +96,19 @@ class KeyStore:
         self.time[places] = 0
         return places
 
-    def _old(self, time: int) -> NDArray[np.bool_]:
+    def _old(self, time: int) -> Bools:
         """Ids that did not occur for longer than ttl seconds."""
         age = time - self.time
         ttl = int(self.options["ttl"])
-        old: NDArray[np.bool_] = age >= ttl if "kv_ttl_inclusive" in self.bends else age > ttl
+        old: Bools = age >= ttl if "kv_ttl_inclusive" in self.bends else age > ttl
         return old
 
-    def _rare(self) -> NDArray[np.bool_]:
+    def _rare(self) -> Bools:
         """Ids whose count, which fades now, is below min_count."""
         before = self.count
         rate = float(self.options["decay_rate"])
         # Counts are whole numbers: a single occurrence fades to 0 at once.
         self.count = np.floor(self.count * rate).astype(np.int64)
         compared = before if "kv_decay_after_check" in self.bends else self.count
-        rare: NDArray[np.bool_] = compared < int(self.options["min_count"])
+        rare: Bools = compared < int(self.options["min_count"])
         return rare

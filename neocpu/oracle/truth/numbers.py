@@ -23,11 +23,11 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Bools, Ints
 from neocpu.tables.specs.optimizers import power
 
 Real = NDArray[np.float64]
-Index = slice | NDArray[np.bool_] | Ints | tuple[Ints, ...]
+Index = slice | Bools | Ints | tuple[Ints, ...]
 
 U = 2.0**-24  # unit roundoff of fp32
 ULP = 2.0**-23
@@ -156,7 +156,7 @@ def _times(a: Real, b: Real) -> Real:
     return np.where((a == 0) | (b == 0), 0.0, a * b)
 
 
-def _sign_unknown(x: Bounded, y: Bounded) -> NDArray[np.bool_]:
+def _sign_unknown(x: Bounded, y: Bounded) -> Bools:
     """x is infinite and y may have either sign, or be 0."""
     return np.isinf(x.value) & (y.error > 0) & (np.abs(y.value) <= y.error)
 
@@ -166,13 +166,13 @@ def _unless_infinite(error: Real, a: Real, b: Real) -> Real:
     return np.where(np.isfinite(a) & np.isfinite(b), error, 0.0)
 
 
-def _overflow(x: Bounded) -> NDArray[np.bool_]:
+def _overflow(x: Bounded) -> Bools:
     """x may be infinite in a kernel that rounds it to fp32, and finite in one that does not."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.isfinite(x.value) & (np.abs(x.value) + x.error > LARGEST)
 
 
-def _beyond(x: Bounded) -> NDArray[np.bool_]:
+def _beyond(x: Bounded) -> Bools:
     """x surely passes fp32's largest number: infinite in a kernel that rounds it."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.isfinite(x.value) & (np.abs(x.value) - x.error > LARGEST * (1 + U))
@@ -293,7 +293,7 @@ def mean_square(x: Bounded) -> Bounded:
     return square_sum(x) / Bounded.exactly(float(x.value.shape[-1]))
 
 
-def where(condition: NDArray[np.bool_], yes: Bounded, no: Bounded) -> Bounded:
+def where(condition: Bools, yes: Bounded, no: Bounded) -> Bounded:
     """Elements of `yes` where the condition holds, else of `no`."""
     return Bounded(
         np.where(condition, yes.value, no.value), np.where(condition, yes.error, no.error)
@@ -320,6 +320,6 @@ def _error_of_smaller(a: Bounded, b: Bounded) -> Real:
     return error
 
 
-def unsure(x: Bounded, condition: NDArray[np.bool_]) -> Bounded:
+def unsure(x: Bounded, condition: Bools) -> Bounded:
     """x, unknown where the condition holds: kernels may have taken another branch there."""
     return Bounded(x.value, np.where(condition, np.inf, x.error))

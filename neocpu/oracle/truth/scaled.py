@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bools
 from neocpu.oracle.operator import Arrays, Truth, Truths
 from neocpu.oracle.truth.bags import SCALED, fused_rows, tables_of
 from neocpu.oracle.truth.formats import in_format, limits
@@ -61,9 +61,7 @@ def parts_of(inputs: Arrays, name: str) -> dict[str, Real]:
     return {part: np.concatenate(values) for part, values in parts.items()}
 
 
-def stored_tables(
-    inputs: Arrays, name: str, x: Bounded, touched: NDArray[np.bool_], rounding: str
-) -> Truths:
+def stored_tables(inputs: Arrays, name: str, x: Bounded, touched: Bools, rounding: str) -> Truths:
     """The truths of the parts of all rows after an update.
 
     x : the rows of all tables, flat. touched : bool[rows], whether the update wrote a row; others
@@ -151,7 +149,7 @@ def _codes(
     return Truth(reference, bound, lower, upper, probability)
 
 
-def _unless(known: NDArray[np.bool_], truth: Truth) -> Truth:
+def _unless(known: Bools, truth: Truth) -> Truth:
     """The truth where it is known; anything elsewhere."""
     unknown = ~np.broadcast_to(known, truth.reference.shape)
     anything = Truth(
@@ -164,14 +162,14 @@ def _unless(known: NDArray[np.bool_], truth: Truth) -> Truth:
     return _chosen(unknown, anything, truth)
 
 
-def _where(written: NDArray[np.bool_], after: Truth, before: Real) -> Truth:
+def _where(written: Bools, after: Truth, before: Real) -> Truth:
     """The flat truth of numbers that were written; of all others, what they were."""
     flat = after.with_arrays({part: x.reshape(-1) for part, x in after.arrays().items()})
     unknown = np.full(before.shape, np.nan)
     return _chosen(~written, Truth(before, np.zeros(before.shape), before, before, unknown), flat)
 
 
-def _chosen(condition: NDArray[np.bool_], yes: Truth, no: Truth) -> Truth:
+def _chosen(condition: Bools, yes: Truth, no: Truth) -> Truth:
     """Elements of `yes` where the condition holds, else of `no`; the arrays that `no` has."""
     parts = no.arrays().items()
     return no.with_arrays({part: np.where(condition, getattr(yes, part), x) for part, x in parts})

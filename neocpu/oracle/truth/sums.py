@@ -14,9 +14,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements, Ints
+from neocpu.core.types import Bools, Elements, Ints
 from neocpu.oracle.truth.chance import usual_error_of_additions
 from neocpu.oracle.truth.numbers import LARGEST, SLACK, SMALL, TINY, Bounded, Real, U, gamma
 
@@ -55,7 +54,7 @@ def roundings_of_division(divisors: Real | None) -> Ints:
     return np.where(power_of_two(divisors), 0, 3)
 
 
-def power_of_two(x: Real) -> NDArray[np.bool_]:
+def power_of_two(x: Real) -> Bools:
     """Which numbers are whole powers of two."""
     # 3 stands for NaN and infinity: a number that is no power of two.
     fraction = np.frexp(np.where(np.isfinite(x), x, 3.0))[0]
@@ -168,7 +167,7 @@ class _Segments:
         return out
 
 
-def _exact(terms: Real, segments: _Segments, all_numbers: NDArray[np.bool_]) -> Real:
+def _exact(terms: Real, segments: _Segments, all_numbers: Bools) -> Real:
     """Exact sums of the segments, rounded once to fp64.
 
     NaN and infinities as in `docs/arithmetic.md` §3.

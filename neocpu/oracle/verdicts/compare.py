@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bools, Doubles
 from neocpu.oracle.adapters import Array, codes_of, format_of
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.semantics import Mistake
@@ -49,7 +49,7 @@ class Verdict:
     first: WrongElement | None = None
     worst: WrongElement | None = None
     worst_ratio: float = 0.0
-    ratio: NDArray[np.float64] | None = None  # |error| / bound of every element, if it failed
+    ratio: Doubles | None = None  # |error| / bound of every element, if it failed
     warnings: tuple[str, ...] = ()  # what is within the bound and yet unlikely
     untested: tuple[str, ...] = ()  # what this answer cannot show, such as the bias of a rounding
     # what the numbers prove without a model of the operator: unfair rounding, races between runs
@@ -98,7 +98,7 @@ def numbers(truth: Truth, answer: Array) -> Array:
     return values.reshape(*runs, *expected)
 
 
-def judge(truth: Truth, x: Array) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+def judge(truth: Truth, x: Array) -> tuple[Bools, Doubles]:
     """Which elements of x are right, bool[...], and |error| / bound of each, f64[...].
 
     The ratio is 0 where x is the reference, infinite where the bound is 0.
@@ -185,13 +185,13 @@ def compare(
     )
 
 
-def _of_worst_run(ratio: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:
+def _of_worst_run(ratio: Doubles, dimensions: int) -> Doubles:
     """The largest of all runs, element by element."""
-    worst: NDArray[np.float64] = ratio.max(0) if ratio.ndim > dimensions else ratio
+    worst: Doubles = ratio.max(0) if ratio.ndim > dimensions else ratio
     return worst
 
 
-def _equal_bits(truth: Truth, canonical: Array, x: Array) -> NDArray[np.bool_]:
+def _equal_bits(truth: Truth, canonical: Array, x: Array) -> Bools:
     """Which elements have the canonical bits, in every run."""
     expected = numbers(truth, canonical)
     if truth.exact:
@@ -234,7 +234,7 @@ class _Place(NamedTuple):
 
 
 def _extremes(
-    place: _Place, right: NDArray[np.bool_], ratio: NDArray[np.float64]
+    place: _Place, right: Bools, ratio: Doubles
 ) -> tuple[WrongElement | None, WrongElement | None]:
     """The first wrong element and the worst one; None where all are right."""
     wrong = np.flatnonzero(~right)

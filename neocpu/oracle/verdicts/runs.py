@@ -9,9 +9,8 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Bools
+from neocpu.core.types import Bools, Ints
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.semantics import Mistake
@@ -55,7 +54,7 @@ class _Runs(NamedTuple):
     x: Array
     wrong: Bools
 
-    def located(self, elements: NDArray[np.int64]) -> list[dict[str, int]]:
+    def located(self, elements: Ints) -> list[dict[str, int]]:
         """Table, row, column, … of some elements."""
         shape = np.shape(self.truth.reference)
         indices = np.stack(np.unravel_index(elements, shape), axis=1).tolist()
@@ -93,7 +92,7 @@ def differences(
     return RunDifferences(message=message, race=race)
 
 
-def _why(runs: _Runs, differing: NDArray[np.int64]) -> str:
+def _why(runs: _Runs, differing: Ints) -> str:
     """A reason for differences within the bounds, in brackets."""
     if runs.truth.probability is not None:
         return " (the random numbers are others in each run of one seed)"
@@ -112,10 +111,10 @@ def _counted(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
-def _listed(runs: _Runs, elements: NDArray[np.int64]) -> str:
+def _listed(runs: _Runs, elements: Ints) -> str:
     """Rows or samples that are sometimes wrong, and in how many runs."""
     sample = elements[:PLACES_LOCATED]
-    runs_of: dict[Place, NDArray[np.bool_]] = {}
+    runs_of: dict[Place, Bools] = {}
     for element, place in zip(sample.tolist(), runs.located(sample)):
         outer = _without_column(place)
         wrong = runs.wrong[:, element]
@@ -128,7 +127,7 @@ def _listed(runs: _Runs, elements: NDArray[np.int64]) -> str:
     return ", ".join(shown) + ellipsis
 
 
-def _race(runs: _Runs, sometimes: NDArray[np.int64]) -> Mistake:
+def _race(runs: _Runs, sometimes: Ints) -> Mistake:
     """Which kind of race the elements show that are wrong in some runs only."""
     wrong_runs: Bools = np.asarray(runs.wrong[:, sometimes].any(1))
     # Two runs alone could be so by chance.
@@ -182,7 +181,7 @@ def _by_value(runs: _Runs) -> Mistake | None:
     return None
 
 
-def _by_place(runs: _Runs, sometimes: NDArray[np.int64]) -> Mistake:
+def _by_place(runs: _Runs, sometimes: Ints) -> Mistake:
     """Where the wrong elements are: rows with duplicates, whole rows, anywhere."""
     places = runs.located(sometimes[:PLACES_LOCATED])
     terms = _terms(runs, places)
@@ -205,7 +204,7 @@ def _by_place(runs: _Runs, sometimes: NDArray[np.int64]) -> Mistake:
     )
 
 
-def _whole_rows(runs: _Runs, sometimes: NDArray[np.int64], places: list[dict[str, int]]) -> bool:
+def _whole_rows(runs: _Runs, sometimes: Ints, places: list[dict[str, int]]) -> bool:
     """Is most of a row wrong wherever one of its elements is?"""
     rows = Counter(map(_without_column, places))
     if max(rows.values()) < 2:

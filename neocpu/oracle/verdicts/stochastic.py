@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Bools, Doubles, Ints
 from neocpu.oracle.operator import Case, Truth
 from neocpu.oracle.semantics import Mistake
 from neocpu.oracle.verdicts.stochastic_mistakes import (
@@ -59,7 +58,7 @@ class _Levels:
 
     chance: Real
     slack: Real
-    negative: NDArray[np.bool_]
+    negative: Bools
     up: Real
     down: Real
 
@@ -90,7 +89,7 @@ class _Levels:
         return float((up * gain_up + down * gain_down).sum())
 
 
-def draws_of(case: Case, truth: Truth, x: NDArray[np.float64]) -> Draws | None:
+def draws_of(case: Case, truth: Truth, x: Doubles) -> Draws | None:
     """The roundings that an answer shows; x may have one more leading axis, of seeds.
 
     None where the truth has no probabilities. Elements that are neither neighbour are left out;
@@ -292,7 +291,7 @@ class Judgement(NamedTuple):
     sample: Draws | None = None  # roundings to compare with those of other seeds
 
 
-def judged(case: Case, truth: Truth, x: NDArray[np.float64]) -> Judgement:
+def judged(case: Case, truth: Truth, x: Doubles) -> Judgement:
     """Is the stochastic rounding of an output fair?
 
     x : its numbers, with one more leading axis where there is an answer per seed.

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Doubles, Elements
 from neocpu.oracle.operator import Arrays, Case, Operator, Options, Switches, Truth, Truths
 from neocpu.oracle.truth.lookups import PROBABLE
 
@@ -54,7 +54,7 @@ def _has_long_sums(inputs: Arrays) -> bool:
     return False
 
 
-def _with_bound(truth: Truth, bound: NDArray[np.float64]) -> Truth:
+def _with_bound(truth: Truth, bound: Doubles) -> Truth:
     if truth.exact or bound.shape != truth.bound.shape:
         return truth
     with np.errstate(invalid="ignore"):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Doubles, Floats, Ints
 from neocpu.kernels.numbers.rounding import sum_words
 from neocpu.parallel.sharding.schemes import owner_cuts
 from neocpu.parallel.transport.buffers import Scalar
@@ -31,14 +31,14 @@ class RowWords(NamedTuple):
     """
 
     rows: Ints
-    words: NDArray[np.float64]
+    words: Doubles
 
 
 class RowGradients(NamedTuple):
     """Merged and rounded gradients f32[U, D] of rows i64[U], ascending."""
 
     rows: Ints
-    gradient: NDArray[np.float32]
+    gradient: Floats
 
 
 class Replicas:
@@ -50,7 +50,7 @@ class Replicas:
         self._cuts = [owner_cuts(rows, comm.size) for rows in heights]
 
     def reduce(
-        self, merged: Sequence[tuple[Ints, NDArray[np.float64]]]
+        self, merged: Sequence[tuple[Ints, Doubles]]
     ) -> Generator[Request, None, list[RowGradients]]:
         """Merged gradients of every touched row of each table, the same on every rank.
 
@@ -87,7 +87,7 @@ class Replicas:
         yield rows_request
         return [RowWords(*pair) for pair in self._regroup(received, rows_in, words_in)]
 
-    def _sum(self, rows: Ints, words: NDArray[np.float64]) -> RowGradients:
+    def _sum(self, rows: Ints, words: Doubles) -> RowGradients:
         """Sum the words of each row exactly, rounded once."""
         # any order of a row's words would do, as they are summed exactly
         order = np.argsort(rows, kind="stable")

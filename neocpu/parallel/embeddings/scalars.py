@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, aligned_nodes, climb
+from neocpu.core.types import Floats
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Request
 
-Terms = Mapping[Node, NDArray[np.float32]]
+Terms = Mapping[Node, Floats]
 Rows = NDArray[np.int64]
 
 
@@ -46,7 +47,7 @@ class NodeTerms(NamedTuple):
 
     node: Node
     span: slice
-    terms: NDArray[np.float32]
+    terms: Floats
 
 
 class ScalarPeers:
@@ -98,7 +99,7 @@ class ScalarPeers:
 
     def exchange(
         self, rows: Mapping[int, Rows], terms: Mapping[int, Terms], scalars: int
-    ) -> Generator[Request, None, dict[int, NDArray[np.float32]]]:
+    ) -> Generator[Request, None, dict[int, Floats]]:
         """Row scalars f32[U, scalars] of each waiting shard.
 
         rows : its merged rows i64[U], local, ascending. terms : nodes {(lo, size): f32[U, scalars]}
@@ -106,7 +107,7 @@ class ScalarPeers:
         """
         sends = np.zeros(self.comm.size, np.int64)
         recvs = np.zeros(self.comm.size, np.int64)
-        blocks: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
+        blocks: list[Floats] = [np.empty(0, np.float32)]
         for message in self._out:
             span = self._span(message.source, rows[message.source], message.rows)
             for node in message.nodes:
@@ -132,13 +133,7 @@ class ScalarPeers:
                 at += size
         return {i: self._climb(i, rows[i].size, scalars, nodes) for i, nodes in pieces.items()}
 
-    def _climb(
-        self,
-        position: int,
-        size: int,
-        scalars: int,
-        pieces: Sequence[NodeTerms],
-    ) -> NDArray[np.float32]:
+    def _climb(self, position: int, size: int, scalars: int, pieces: Sequence[NodeTerms]) -> Floats:
         """Root of every row; rows whose columns are cut alike climb together."""
         root = self._root(self._local[position])
         edges = {edge for _, span, _ in pieces for edge in (span.start, span.stop)}

@@ -33,10 +33,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, aligned_nodes, climb, rank_leaves
-from neocpu.core.types import Elements, Floats, Ints
+from neocpu.core.types import Bytes, Elements, Floats, Ints
 from neocpu.parallel.exchange.wires import BlockJob, Wire, job_array, reversed_jobs
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
@@ -209,9 +208,7 @@ def _pack(wire: Wire | None, numbers: Floats, message: Elements) -> int:
     return wire.bytes(numbers.size)
 
 
-def _climb_codes(
-    wire: Wire, pieces: Mapping[Node, NDArray[np.uint8]], leaves: int
-) -> NDArray[np.uint8]:
+def _climb_codes(wire: Wire, pieces: Mapping[Node, Bytes], leaves: int) -> Bytes:
     """Codes of the root from those of the nodes below, each node rounded once."""
     if (0, leaves) in pieces:
         return pieces[0, leaves]
@@ -322,7 +319,7 @@ class TwoLevelReduction(LeafReduction):
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
             return [climb(dict(zip(nodes, sums)), *target) for target in targets]
 
-    def _to_across(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _to_across(self, sizes: Ints) -> Ints:
         """Counts for each rank from those for the ranks of my place."""
         counts = np.zeros(self.comm.size, np.int64)
         counts[self._across] = sizes

@@ -323,7 +323,7 @@ def find_refusal(
     tables: Sequence[TableSpec],
     bags: Sequence[BatchKey],
     samples: int,
-    first_sample: int | NDArray[np.int64],
+    first_sample: int | Ints,
 ) -> IndexRangeError | None:
     """Why this rank's part of a batch cannot be looked up, or None.
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements, Floats
+from neocpu.core.types import Doubles, Elements, Floats
 from neocpu.kernels.exchange.blocks import copy_blocks
 from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
@@ -38,7 +37,7 @@ class PooledRows(NamedTuple):
     """
 
     whole: Floats
-    words: NDArray[np.float64]
+    words: Doubles
     spill: "Spill"
 
 

@@ -22,9 +22,8 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements, Floats
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.parallel.exchange.shipment import GroupLayout, Groups, Shipment, Words
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Request
@@ -65,7 +64,7 @@ def route(kind: type[Route]) -> type[Route]:
     return kind
 
 
-def _counts(layout: GroupLayout, sizes: dict[int, int]) -> NDArray[np.int64]:
+def _counts(layout: GroupLayout, sizes: dict[int, int]) -> Ints:
     counts = np.zeros(layout.comm.size, np.int64)
     for rank, size in sizes.items():
         counts[rank] = size

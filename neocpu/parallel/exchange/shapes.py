@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.exchange.bucketize import lengths_to_offsets
 from neocpu.parallel.exchange.wires import (
     BlockJob,
@@ -132,9 +132,7 @@ class Shape:
         jobs = run_jobs(sent.reshape(-1), starts[:, :-1].reshape(-1), runs.reshape(-1))
         return runs.sum(axis=0), jobs
 
-    def classes(
-        self, offsets: Ints, rows: Ints, weights: NDArray[np.float32]
-    ) -> ByClass[Lookups | None]:
+    def classes(self, offsets: Ints, rows: Ints, weights: Floats) -> ByClass[Lookups | None]:
         """Lookups of each class of my entries."""
         lookups: list[Lookups | None] = []
         for span in self.entries.spans:
@@ -209,7 +207,7 @@ class Shape:
 
 
 def lookups_between(
-    offsets: Ints, rows: Ints, weights: NDArray[np.float32], lo: int, hi: int, samples: int
+    offsets: Ints, rows: Ints, weights: Floats, lo: int, hi: int, samples: int
 ) -> Lookups:
     """Lookups of entries [lo, hi) among those of all entries, as views where possible."""
     cuts = offsets[lo * samples : hi * samples + 1]

@@ -15,9 +15,9 @@ from collections.abc import Generator
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from neocpu.core.types import Elements, Ints
+from neocpu.core.types import Bytes, Elements, Ints
 from neocpu.parallel.transport.buffers import (
     Buffers,
     Counts,
@@ -223,13 +223,7 @@ class TwoLevelComm(Comm):
         return True
 
     def _relay(
-        self,
-        send: NDArray[np.uint8],
-        sends: Ints,
-        recv: NDArray[np.uint8],
-        recvs: Ints,
-        what: str,
-        table: Ints | None,
+        self, send: Bytes, sends: Ints, recv: Bytes, recvs: Ints, what: str, table: Ints | None
     ) -> Steps:
         """The stages of an exchange of bytes."""
         places = self.places
@@ -286,9 +280,7 @@ class TwoLevelComm(Comm):
         sizes = check_gather(self.rank, send, recv, counts) * send.itemsize
         return self.relay(self._gather_steps(as_bytes(send), as_bytes(recv), sizes, what), 2)
 
-    def _gather_steps(
-        self, send: NDArray[np.uint8], recv: NDArray[np.uint8], sizes: Ints, what: str
-    ) -> Steps:
+    def _gather_steps(self, send: Bytes, recv: Bytes, sizes: Ints, what: str) -> Steps:
         """The stages of a gather of bytes; sizes : of every rank's."""
         places = self.places
         copies = np.zeros(self.size, np.int64)
@@ -355,18 +347,14 @@ def two_level(comm: Comm) -> Comm:
     return comm.kept("two levels", lambda: TwoLevelComm(comm))
 
 
-def _gather_runs(
-    source: NDArray[np.uint8], starts: Ints, sizes: Ints, target: NDArray[np.uint8]
-) -> None:
+def _gather_runs(source: Bytes, starts: Ints, sizes: Ints, target: Bytes) -> None:
     """Runs of `source`, one after the other, into `target`."""
     runs = [source[lo : lo + n] for lo, n in zip(starts.tolist(), sizes.tolist()) if n]
     if runs:
         np.concatenate(runs, out=target)
 
 
-def _scatter_runs(
-    source: NDArray[np.uint8], ranks: Ints, sizes: Ints, target: NDArray[np.uint8]
-) -> None:
+def _scatter_runs(source: Bytes, ranks: Ints, sizes: Ints, target: Bytes) -> None:
     """Runs of `source`, of these ranks, to their places in rank order. sizes : of each rank."""
     starts = np.cumsum(sizes) - sizes
     at = 0

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import PlanError
 from neocpu.core.formats import FORMATS, RowFormat
@@ -96,8 +95,8 @@ class WireSpec:
     @overload
     def bytes(self, width: int) -> int: ...
     @overload
-    def bytes(self, width: NDArray[np.int64]) -> NDArray[np.int64]: ...
-    def bytes(self, width: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
+    def bytes(self, width: Ints) -> Ints: ...
+    def bytes(self, width: int | Ints) -> int | Ints:
         """Bytes of the codes of so many columns of a sample: an int, or i64[n] of i64[n]."""
         row = WIRE_FORMATS[self.format].row
         widths = np.asarray(width, np.int64)

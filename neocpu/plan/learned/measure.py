@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Bytes
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import (
@@ -85,7 +85,7 @@ def measure_sets(comm: Comm, sampling: Sampling) -> dict[str, object]:
 
 
 def _set_seconds(
-    comm: Comm, sampling: Sampling, count: int, rng: np.random.Generator, flushed: NDArray[np.uint8]
+    comm: Comm, sampling: Sampling, count: int, rng: np.random.Generator, flushed: Bytes
 ) -> tuple[Floats, float]:
     """(features of a random set, seconds of its lookups and update on the slowest rank)."""
     batch = sampling.batch

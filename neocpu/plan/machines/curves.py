@@ -18,9 +18,8 @@ from itertools import pairwise
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from neocpu.core.types import Doubles
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Curve:
     def rate(self, size: float) -> float: ...
 
     @overload
-    def rate(self, size: Floats) -> Floats: ...
+    def rate(self, size: Doubles) -> Doubles: ...
 
-    def rate(self, size: float | Floats) -> float | Floats:
+    def rate(self, size: float | Doubles) -> float | Doubles:
         """The rate at a size, or at each of f64[n] sizes; 0 counts as the smallest size."""
         if isinstance(size, np.ndarray):
             return np.array([self._rate(each) for each in size.tolist()], np.float64)

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from neocpu.core.records import Limits
-from neocpu.plan.machines.curves import Curve, Floats, rate_between
+from neocpu.core.types import Doubles
+from neocpu.plan.machines.curves import Curve, rate_between
 from neocpu.plan.machines.fabric import FabricLevel
 from neocpu.plan.machines.unequal import UnequalRanks
 
@@ -367,7 +368,7 @@ class Machine:
 
     def move_seconds(
         self, memory: str, operation: str, records: ArrayLike, record_bytes: ArrayLike
-    ) -> Floats:
+    ) -> Doubles:
         """Seconds of a rank to read or write random records of "hbm", "ddr" or "ssd": f64[n] of so
         many records f64[n], of so many bytes each f64[n].
 

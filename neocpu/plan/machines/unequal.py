@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Doubles
 from neocpu.parallel.sharding.pins import named_ranks
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def read_unequal(reader: "Reader", entries: object) -> tuple[UnequalRanks, ...]:
     return tuple(records)
 
 
-def of_ranks(
-    unequal: Sequence[UnequalRanks], ranks: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def of_ranks(unequal: Sequence[UnequalRanks], ranks: int) -> tuple[Doubles, Doubles]:
     """(part of the memory, speed) of each rank, f64[ranks] both, 1 of those like the others."""
     memory = np.ones(ranks)
     speed = np.ones(ranks)

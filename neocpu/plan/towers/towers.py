@@ -17,18 +17,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.types import Ints
-
-F64 = NDArray[np.float64]
+from neocpu.core.types import Doubles, Floats, Ints
 
 DISTANCES = ("coherent", "diverse")
 STARTS = 8  # starting points of embedding and clustering; the best result counts
 
 
-def similarity(vectors: Sequence[NDArray[np.float32]]) -> F64:
+def similarity(vectors: Sequence[Floats]) -> Doubles:
     """I f64[F, F] of features' vectors f32[b, D] each; a vector of zeros is like none.
 
     Raises ConfigError where the vectors have several widths.
@@ -44,7 +41,7 @@ def similarity(vectors: Sequence[NDArray[np.float32]]) -> F64:
     return np.abs(units @ units.transpose(0, 2, 1)).mean(axis=0)
 
 
-def distances(likeness: F64, kind: str) -> F64:
+def distances(likeness: Doubles, kind: str) -> Doubles:
     """D f64[F, F] from I; kind : one of DISTANCES."""
     distance = 1 - likeness if kind == "coherent" else likeness.copy()
     # a feature is in its own place, also where unlike ones are near
@@ -52,13 +49,13 @@ def distances(likeness: F64, kind: str) -> F64:
     return distance
 
 
-def stress(points: F64, distance: F64) -> float:
+def stress(points: Doubles, distance: Doubles) -> float:
     """Sum over pairs of (|x_i - x_j| - D_ij)^2 for points f64[F, 2]."""
     lengths = np.linalg.norm(points[:, None] - points[None], axis=2)
     return float(np.triu((lengths - distance) ** 2, 1).sum())
 
 
-def embed(distance: F64, seed: int = 0, steps: int = 500) -> tuple[F64, list[float]]:
+def embed(distance: Doubles, seed: int = 0, steps: int = 500) -> tuple[Doubles, list[float]]:
     """Points f64[F, 2] whose distances are about D, and the stress after every step.
 
     The best of several starts; the stress never rises from step to step.
@@ -72,7 +69,7 @@ def embed(distance: F64, seed: int = 0, steps: int = 500) -> tuple[F64, list[flo
     return min(runs, key=lambda run: run[1][-1])
 
 
-def _descend(points: F64, distance: F64, steps: int) -> tuple[F64, list[float]]:
+def _descend(points: Doubles, distance: Doubles, steps: int) -> tuple[Doubles, list[float]]:
     """Gradient steps from some points; each is halved until the stress falls enough."""
     history = [stress(points, distance)]
     size = 0.1
@@ -100,7 +97,7 @@ def _descend(points: F64, distance: F64, steps: int) -> tuple[F64, list[float]]:
     return points, history
 
 
-def cluster(points: F64, clusters: int, capacity: int, seed: int = 0) -> Ints:
+def cluster(points: Doubles, clusters: int, capacity: int, seed: int = 0) -> Ints:
     """Cluster of each point, i64[F]: k-means in which no cluster is empty or above `capacity`.
 
     The best of several starts.
@@ -125,7 +122,7 @@ def cluster(points: F64, clusters: int, capacity: int, seed: int = 0) -> Ints:
     return best
 
 
-def _spread_centres(points: F64, clusters: int, random: np.random.Generator) -> F64:
+def _spread_centres(points: Doubles, clusters: int, random: np.random.Generator) -> Doubles:
     """Points drawn as centres, far ones more probably (k-means++)."""
     chosen = [int(random.integers(len(points)))]
     while len(chosen) < clusters:
@@ -137,13 +134,13 @@ def _spread_centres(points: F64, clusters: int, random: np.random.Generator) -> 
     return points[chosen]
 
 
-def _absent(count: int, chosen: Sequence[int]) -> F64:
+def _absent(count: int, chosen: Sequence[int]) -> Doubles:
     weights = np.ones(count)
     weights[list(chosen)] = 0
     return weights
 
 
-def _assign(points: F64, centres: F64, capacity: int) -> Ints:
+def _assign(points: Doubles, centres: Doubles, capacity: int) -> Ints:
     """Near centres for all points, none empty or above `capacity`.
 
     Nearest pairs first; then single moves and swaps of two points, as long as one helps.
@@ -165,7 +162,7 @@ def _assign(points: F64, centres: F64, capacity: int) -> Ints:
     return labels
 
 
-def _improve(square: F64, labels: Ints, sizes: Ints, capacity: int) -> bool:
+def _improve(square: Doubles, labels: Ints, sizes: Ints, capacity: int) -> bool:
     """Make the move or the swap that helps most, in place; is there one?"""
     everyone = np.arange(len(labels))
     current = square[everyone, labels]
@@ -193,7 +190,7 @@ def _improve(square: F64, labels: Ints, sizes: Ints, capacity: int) -> bool:
 
 
 def partition(
-    likeness: F64, towers: int, kind: str = "coherent", ratio: float = 1.0, seed: int = 0
+    likeness: Doubles, towers: int, kind: str = "coherent", ratio: float = 1.0, seed: int = 0
 ) -> list[list[int]]:
     """Features of each tower, ascending; towers by their first feature.
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, DataError
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats
 from neocpu.serve.estimator.keys import overrides_of, run_overrides
 from neocpu.serve.scoring.model import Model
 from neocpu.train.checkpoint.folder import FOLDER
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from neocpu.serve.estimator.data import LabelledFrame
 
-F32 = NDArray[np.float32]
 Callback = Callable[[dict[str, object]], object]
 Rows = tuple[object, object]  # X and y
 NOTE = "estimator.json"  # what a folder of results lacks to be an estimator again
@@ -225,7 +223,7 @@ class DLRM:
 
     # ---- use ----
 
-    def predict_proba(self, X: object) -> F32:
+    def predict_proba(self, X: object) -> Floats:
         """Probabilities f32[n, 2] of the classes. Raises DataError for a regressor."""
         if self._regresses:
             raise DataError('a model with loss="mse" predicts numbers, no probabilities')
@@ -258,7 +256,7 @@ class DLRM:
         residual = np.average((labels - predicted.astype(np.float64)) ** 2, weights=weights)
         return 1.0 - float(residual / np.average((labels - mean) ** 2, weights=weights))
 
-    def _scores(self, X: object) -> F32:
+    def _scores(self, X: object) -> Floats:
         from neocpu.serve.estimator.data import feature_frame
 
         self._require_fit()

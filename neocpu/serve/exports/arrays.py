@@ -16,10 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError, EnvironmentProblem
-from neocpu.core.types import Elements
+from neocpu.core.types import Bytes, Elements
 from neocpu.tables.hdf5.disk import allocate
 from neocpu.train.before.preflight import free_bytes, human
 from neocpu.train.checkpoint.reading import CheckpointFile
@@ -196,7 +195,7 @@ def _write_safetensors(arrays: Sequence[Entry], metadata: Metadata, path: Path) 
     path.chmod(0o666 & ~mask)  # the library lets only its owner read a file
 
 
-def _fill(tensor: NDArray[np.uint8], entry: Entry) -> None:
+def _fill(tensor: Bytes, entry: Entry) -> None:
     """Put the pieces of an array into its bytes."""
     done = 0
     for part in entry.parts():
@@ -206,7 +205,7 @@ def _fill(tensor: NDArray[np.uint8], entry: Entry) -> None:
 
 
 @contextlib.contextmanager
-def _buffer(size: int, path: Path) -> Iterator[NDArray[np.uint8]]:
+def _buffer(size: int, path: Path) -> Iterator[Bytes]:
     """Bytes to fill: in memory, or in a nameless file where they are many. Raises OSError."""
     if size <= IN_MEMORY:
         yield np.empty(size, np.uint8)

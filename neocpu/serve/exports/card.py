@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError, DataError, NeocpuError
 from neocpu.core.records import toml_text
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.schema import TRANSFORMS, CategoryField, DenseField, Schema
 from neocpu.ingest.formats.table import table_schema
@@ -284,6 +283,6 @@ def _model(config: Config, inputs: int) -> Facts:
     return model
 
 
-def vocabulary_array(codes: Elements) -> NDArray[np.int64]:
+def vocabulary_array(codes: Elements) -> Ints:
     """Codes of a vocabulary as the bits of i64[n], which every library reads."""
     return np.ascontiguousarray(codes, np.uint64).view(np.int64)

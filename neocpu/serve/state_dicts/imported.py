@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError, EnvironmentProblem
+from neocpu.core.types import Floats, Ints
 from neocpu.serve.exports.arrays import check_disk, file_library
 from neocpu.serve.state_dicts.names import Names, column_order, names_of
 from neocpu.tables.embedding.dense_optimizer import DenseOptimizer
@@ -38,7 +38,6 @@ from neocpu.train.state.blocks import (
 from neocpu.train.state.initial import fields_of, initial_rows
 
 PIECE = 4 * BLOCK  # rows of a table that are read at a time
-F32 = NDArray[np.float32]
 
 
 class StateDict(Protocol):
@@ -47,7 +46,7 @@ class StateDict(Protocol):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape."""
 
-    def rows(self, name: str, first: int, end: int) -> F32:
+    def rows(self, name: str, first: int, end: int) -> Floats:
         """Entries [first, end) of the first axis, as float32."""
 
 
@@ -83,8 +82,8 @@ class _Torch:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
-    def rows(self, name: str, first: int, end: int) -> F32:
-        array: F32 = self._tensors[name][first:end].float().numpy()
+    def rows(self, name: str, first: int, end: int) -> Floats:
+        array: Floats = self._tensors[name][first:end].float().numpy()
         return array
 
 
@@ -109,7 +108,7 @@ class _SafetensorsFile:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.get_shape()) for name, tensor in self._slices.items()}
 
-    def rows(self, name: str, first: int, end: int) -> F32:
+    def rows(self, name: str, first: int, end: int) -> Floats:
         return np.asarray(self._slices[name][first:end], np.float32)
 
 
@@ -126,7 +125,7 @@ class _Arrays:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: array.shape for name, array in self._arrays.items()}
 
-    def rows(self, name: str, first: int, end: int) -> F32:
+    def rows(self, name: str, first: int, end: int) -> Floats:
         return self._arrays[name][first:end]
 
 
@@ -155,7 +154,7 @@ class _Model:
     config: Config
     layout: ModelLayout
 
-    def _optimizer(self, parameters: F32) -> DenseOptimizer:
+    def _optimizer(self, parameters: Floats) -> DenseOptimizer:
         """The optimizer of a run that begins with these dense parameters."""
         config = self.config
         return DenseOptimizer(config.optimizer.dense, parameters, ema=config.eval.ema)
@@ -239,7 +238,7 @@ def import_state_dict(source: Path, config: Config, target: Path) -> str:
     return digest
 
 
-def _index(model: _Model, tensors: list[Tensor], source: Path) -> tuple[Index, NDArray[np.int64]]:
+def _index(model: _Model, tensors: list[Tensor], source: Path) -> tuple[Index, Ints]:
     """Index of the state, and counts i64[T, 3] of its rows, rows gone and blocks.
 
     Raises CheckpointError for a number that is not finite; source : for its message.

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Ints
 from neocpu.train.model.layout import ModelLayout
 
 # of both programs: pattern -> what it matches, "table" or an MLP; groups: its number or name, part
@@ -103,7 +103,7 @@ def _layer_order(kind: str, name: str) -> tuple[bool, int]:
     return kind == "logit", int(name)
 
 
-def column_order(layout: ModelLayout) -> NDArray[np.int64]:
+def column_order(layout: ModelLayout) -> Ints:
     """Which of TorchRec's columns of the first layer after the interaction is each of ours.
 
     TorchRec takes the pairs (i, j) of vectors with i < j row by row, we take i > j row by row.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.errors import ConfigError, IndexRangeError
-from neocpu.core.types import Elements, Floats, Ints
+from neocpu.core.types import Doubles, Elements, Floats, Ints
 from neocpu.kernels.exchange import bucketize as jagged
 from neocpu.kernels.exchange import jagged_layout as layout
 from neocpu.kernels.operands import Bags, Entries, Lines
@@ -52,7 +52,7 @@ def inclusive_cumsum(lengths: Elements) -> Ints:
     return out
 
 
-def running_sums(values: Elements, first: int, count: int) -> NDArray[np.float64]:
+def running_sums(values: Elements, first: int, count: int) -> Doubles:
     """fp64 sums of the first `first`, `first` + 1, … fractions [n]: `count` of them, added in order
     in fp64.
 

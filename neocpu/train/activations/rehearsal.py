@@ -10,9 +10,10 @@ from functools import partial
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.plan.activations.graph import Activation, StepGraph, StepOperation
 from neocpu.train.activations.lifetimes import Lifetimes
-from neocpu.train.model.arrays import F32, NodeGradient
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.mlp import END, LOSS
 from neocpu.train.step.step import TrainStep
 
@@ -41,7 +42,7 @@ class _Rehearsal:
         self.seconds[work] = now - self._begun
         self._begun = now
 
-    def taken(self, name: str, _: F32) -> None:
+    def taken(self, name: str, _: Floats) -> None:
         """An array is written."""
         self.writers.setdefault(name, len(self.seconds))
 

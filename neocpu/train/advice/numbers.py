@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Doubles
 from neocpu.train.advice.columns import LogColumn
-from neocpu.train.advice.probe import F64, Probe, better, losses
+from neocpu.train.advice.probe import Probe, better, losses
 
 CHECKED = 1000  # values whose form is looked at
 SHARE = 0.95  # of values that are numbers from which the column is one
@@ -102,7 +103,7 @@ def _transform(numbers: pl.Series, probe: Probe | None) -> tuple[str, str]:
     return chosen, reason
 
 
-def _fitting(numbers: F64) -> dict[str, str]:
+def _fitting(numbers: Doubles) -> dict[str, str]:
     """transform -> why it fits numbers f64[n], the likeliest first."""
     mean, deviation = float(numbers.mean()), float(numbers.std())
     standard = {"standard": f"standardised: {mean:.3g} ± {deviation:.3g}"}
@@ -121,14 +122,14 @@ def _fitting(numbers: F64) -> dict[str, str]:
     return standard | log1p if logs.mean() > SPREAD[1] * logs.std() else log1p | standard
 
 
-def _skew(numbers: F64) -> float:
+def _skew(numbers: Doubles) -> float:
     deviation = float(numbers.std())
     if not deviation:
         return 0.0
     return float((((numbers - numbers.mean()) / deviation) ** 3).mean())
 
 
-def transformed(numbers: F64, transform: str) -> F64:
+def transformed(numbers: Doubles, transform: str) -> Doubles:
     """Numbers f64[n] as they enter the model; NaN is a missing one, which enters as 0."""
     if transform == "log1p":
         numbers = np.log1p(np.maximum(numbers, 0.0))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from neocpu.core.types import Bools, Doubles
+
 ROWS = 8192  # that are looked at
 EVERY = 4  # which row is held out
 LEAST = 200  # rows; of fewer, chance would decide
@@ -33,9 +33,9 @@ class Probe:
     """
 
     rows: pl.Series
-    labels: F64
+    labels: Doubles
     clicks: bool
-    held: NDArray[np.bool_]
+    held: Bools
 
     @property
     def serves(self) -> bool:
@@ -60,7 +60,7 @@ def probe_of(labels: pl.Series, clicks: bool) -> Probe:
     return Probe(rows, values, clicks, np.arange(values.size) % EVERY == EVERY - 1)
 
 
-def losses(probe: Probe, numbers: F64) -> F64:
+def losses(probe: Probe, numbers: Doubles) -> Doubles:
     """The loss of each held-out row by a model of one dense column, f64[n] as it enters the MLP.
 
     The model is linear in the column and its bends: logistic for clicks, else least squares.
@@ -76,7 +76,7 @@ def losses(probe: Probe, numbers: F64) -> F64:
     return np.logaddexp(0.0, outputs) - labels * outputs
 
 
-def _fit(inputs: F64, labels: F64, clicks: bool) -> F64:
+def _fit(inputs: Doubles, labels: Doubles, clicks: bool) -> Doubles:
     """Weights f64[k] of inputs f64[n, k], by Newton's method."""
     weights = np.zeros(inputs.shape[1])
     ridge = RIDGE * np.eye(weights.size)
@@ -91,7 +91,7 @@ def _fit(inputs: F64, labels: F64, clicks: bool) -> F64:
     return weights
 
 
-def better(losses: F64, others: F64) -> bool:
+def better(losses: Doubles, others: Doubles) -> bool:
     """Are the losses of rows lower than others of the same rows, by more than chance?"""
     gain = others - losses
     return bool(gain.mean() > 2.0 * gain.std() / np.sqrt(gain.size))
@@ -105,7 +105,7 @@ def auc_alone(probe: Probe, values: pl.Series) -> float:
     return _auc(pl.Series(_means(probe, values)), pl.Series(probe.labels[probe.held]))
 
 
-def losses_alone(probe: Probe, values: pl.Series) -> F64:
+def losses_alone(probe: Probe, values: pl.Series) -> Doubles:
     """The loss of each held-out row by the mean label of its value, as a table would learn it."""
     means = _means(probe, values)
     labels = probe.labels[probe.held]
@@ -115,7 +115,7 @@ def losses_alone(probe: Probe, values: pl.Series) -> F64:
     return -np.log(np.maximum(likely, LEAST_CHANCE))
 
 
-def _means(probe: Probe, values: pl.Series) -> F64:
+def _means(probe: Probe, values: pl.Series) -> Doubles:
     """The mean label of the value of each held-out row, in the other rows.
 
     Numbers of many values are put into bins; what is missing is a value, too.

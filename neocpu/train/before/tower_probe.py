@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.tables.specs.specs import bags
 from neocpu.train.before.datasets import open_splits
@@ -38,7 +38,7 @@ def flat(config: Config) -> Config:
 
 def learned_vectors(
     config: Config, steps: int, folder: Path, tell: Callable[[str], None]
-) -> dict[str, NDArray[np.float32]]:
+) -> dict[str, Floats]:
     """Key -> its pooled vectors f32[b, D] of the first samples after so many steps of training.
 
     steps : at most those of one pass over the train data. folder : for converted copies of logs.
@@ -61,7 +61,7 @@ def learned_vectors(
     return pooled_vectors(world, schedule)
 
 
-def pooled_vectors(world: World, schedule: BatchSchedule) -> dict[str, NDArray[np.float32]]:
+def pooled_vectors(world: World, schedule: BatchSchedule) -> dict[str, Floats]:
     """Key -> its pooled vectors f32[b, D] of the first samples of a schedule; one process."""
     first_column = world.model.first_column
     batches = -(-SAMPLES // schedule.loader.batch_size)

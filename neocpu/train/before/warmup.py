@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
+from neocpu.core.types import Floats
 from neocpu.core.units import duration_text
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.kernels.compile.cache import (
@@ -81,11 +81,11 @@ RATE = 1e-3
 class MiniBatch:
     """A batch of made-up numbers."""
 
-    dense: NDArray[np.float32]
+    dense: Floats
     sparse: KJT
-    labels: NDArray[np.float32]
+    labels: Floats
     samples: int
-    head_labels: NDArray[np.float32] | None = None
+    head_labels: Floats | None = None
 
 
 def warm_up(

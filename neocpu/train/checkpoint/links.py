@@ -11,11 +11,11 @@ import numpy as np
 
 from neocpu.core.errors import CheckpointError
 from neocpu.core.formats import FORMATS, SCALED, SPLIT
-from neocpu.core.types import Elements, Ints, JsonObject
+from neocpu.core.types import Elements, Floats, Ints, JsonObject
 from neocpu.tables.hdf5.door import File, Kind
 from neocpu.train.checkpoint.layout import FORMAT, VERSION, WORDS, datasets
 from neocpu.train.checkpoint.number_codes import Code, Coded
-from neocpu.train.state.blocks import BLOCK, F32, NOTHING, Index, Tensor
+from neocpu.train.state.blocks import BLOCK, NOTHING, Index, Tensor
 
 KIND = Kind(
     format=FORMAT,
@@ -36,7 +36,7 @@ class Read:
 
     rows: Ints
     gone: Ints
-    values: Mapping[str, F32]
+    values: Mapping[str, Floats]
 
 
 class Link:
@@ -349,7 +349,7 @@ class Joined:
         self._ends = np.cumsum([part.shape[0] for part in parts])
         self.shape = (places.size, *parts[0].shape[1:])
 
-    def __getitem__(self, rows: Any) -> F32:
+    def __getitem__(self, rows: Any) -> Floats:
         places = np.atleast_1d(self._places[rows])
         values = np.empty((places.size, *self.shape[1:]), np.float32)
         part = np.searchsorted(self._ends, places, side="right")

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import CheckpointError, ConfigError
-from neocpu.core.types import Elements, Ints, JsonObject
+from neocpu.core.types import Elements, Floats, Ints, JsonObject
 from neocpu.tables.embedding.dense_optimizer import AVERAGE
 from neocpu.train.checkpoint.layout import file_bytes
 from neocpu.train.checkpoint.links import Joined, Link, merged
 from neocpu.train.config.config import Config, loads
-from neocpu.train.state.blocks import BLOCK, F32, Blocks, Index, digest_of
+from neocpu.train.state.blocks import BLOCK, Blocks, Index, digest_of
 from neocpu.train.state.dense_inputs import BOTTOM
 from neocpu.train.state.identity import with_schema
 from neocpu.train.state.initial import fields_of
@@ -248,7 +248,7 @@ class CheckpointFile:
             yield self._verified(blocks, hashes[part])
             first = end
 
-    def _read(self, number: int, first: int, end: int) -> tuple[Ints, dict[str, F32]]:
+    def _read(self, number: int, first: int, end: int) -> tuple[Ints, dict[str, Floats]]:
         """Rows of blocks [first, end) and their fields."""
         tensor = self.tensors[number]
         # every file holds the dense parameters whole

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neocpu.core.errors import CheckpointError
+from neocpu.core.types import Floats
 from neocpu.tables.embedding.dense_optimizer import AVERAGE
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import RowMap, TableSpec
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
-from neocpu.train.state.blocks import F32, Blocks
+from neocpu.train.state.blocks import Blocks
 from neocpu.train.state.dense_inputs import BOTTOM, TOP, bottom_inputs, like_columns, top_inputs
 from neocpu.train.state.initial import in_format, initial_rows
 from neocpu.train.state.state import dense_fields
@@ -217,15 +218,15 @@ def _dense(
             account.fresh.append(f"{count} of {new.shape[1]} columns of {name}")
 
 
-def _whole(file: CheckpointFile, number: int) -> dict[str, F32]:
+def _whole(file: CheckpointFile, number: int) -> dict[str, Floats]:
     """All fields of a dense parameter, verified."""
     parts = [blocks.values for blocks in file.blocks(number)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _copy(
-    fields: Mapping[str, F32],
-    stored: Mapping[str, F32],
+    fields: Mapping[str, Floats],
+    stored: Mapping[str, Floats],
     columns: Columns | None,
     with_state: bool,
 ) -> None:
@@ -284,7 +285,7 @@ def _tables(file: CheckpointFile, before: Config, world: "World", account: Accou
 
 def _converted(
     blocks: Blocks, inside: slice, before: TableSpec, now: TableSpec, with_state: bool
-) -> dict[str, F32]:
+) -> dict[str, Floats]:
     """The fields of some rows that are taken over, in the table's format."""
     stored = {name: value[inside] for name, value in blocks.values.items()}
     scales = ("weight_scale", "weight_bias")

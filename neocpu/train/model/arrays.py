@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.compile.choice import chosen
 from neocpu.parallel.transport.buffers import in_lines
 from neocpu.tables.specs.compositions import Tensors
 
-F32 = NDArray[np.float32]
 NO_GATE = np.empty((0, 0), np.float32)  # for `input_gradient` where no ReLU made the input
 NO_BIAS = np.empty(0, np.float32)  # of a layer that has weights only
 
@@ -29,10 +28,10 @@ class Buffer:
 
     def __init__(self, columns: int) -> None:
         self.columns = columns
-        self.taken: Callable[[F32], None] | None = None
+        self.taken: Callable[[Floats], None] | None = None
         self._matrix = np.empty((0, columns), np.float32)
 
-    def matrix(self, samples: int) -> F32:
+    def matrix(self, samples: int) -> Floats:
         """The matrix f32[samples, columns], contents undefined."""
         if len(self._matrix) < samples:
             # lookups write large matrices past the caches where they begin with a line
@@ -43,7 +42,7 @@ class Buffer:
             self.taken(matrix)
         return matrix
 
-    def lie(self, memory: F32, taken: Callable[[F32], None]) -> None:
+    def lie(self, memory: Floats, taken: Callable[[Floats], None]) -> None:
         """Lie in memory of somebody else from now on: f32[n * columns] for n samples at most."""
         self._matrix = memory.reshape(-1, self.columns)
         self.taken = taken
@@ -58,11 +57,11 @@ class NodeGradient:
     by.
     """
 
-    cuts: NDArray[np.int64]
-    into: Mapping[str, F32]
+    cuts: Ints
+    into: Mapping[str, Floats]
     unscale: np.float32 = field(default=np.float32(1), kw_only=True)
 
-    def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
+    def write(self, layer: str, outer: Floats, inputs: Floats, rows: int = 1) -> None:
         """Write the gradients of the weights and biases of a layer, summed over the node.
 
         outer : gradient of its outputs, f32[b * rows, out]. inputs : f32[b * rows, in]. rows : of
@@ -72,9 +71,7 @@ class NodeGradient:
         bias = self.into.get(f"{layer}.bias", NO_BIAS)
         self._sum(outer, inputs, self.cuts * rows, weight, bias)
 
-    def _sum(
-        self, outer: F32, inputs: F32, cuts: NDArray[np.int64], weight: F32, bias: F32
-    ) -> None:
+    def _sum(self, outer: Floats, inputs: Floats, cuts: Ints, weight: Floats, bias: Floats) -> None:
         """Sum over the leaves between the cuts, into weight f32[out, in] and bias f32[out]."""
         chosen("dense.gemm", "weight_gradient")(outer, inputs, cuts, weight, bias)
         # times 1 is no change of bits, but a pass over the parameters

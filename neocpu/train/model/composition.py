@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats, Ints
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.train.model.elementwise import PLAIN, Plain
 from neocpu.train.model.operations import make_operation
@@ -33,9 +33,9 @@ class Call(NamedTuple):
     line of each leaf in them, i64[L+1].
     """
 
-    outer: F32
-    inputs: F32
-    cuts: NDArray[np.int64]
+    outer: Floats
+    inputs: Floats
+    cuts: Ints
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class JoinedGradient(NodeGradient):
 
     calls: dict[str, list[Call]] = field(default_factory=dict)
 
-    def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
+    def write(self, layer: str, outer: Floats, inputs: Floats, rows: int = 1) -> None:
         """Keep what a feature has for a layer, until `write_to`."""
         # a history has `rows` lines for each sample
         self.calls.setdefault(layer, []).append(Call(outer, inputs, self.cuts * rows))
@@ -87,7 +87,7 @@ class Compositions:
     """
 
     def __init__(
-        self, first_column: int, layout: CompositionLayout, parameters: Mapping[str, F32]
+        self, first_column: int, layout: CompositionLayout, parameters: Mapping[str, Floats]
     ) -> None:
         self.first_column = first_column
         self.layout = layout
@@ -108,7 +108,7 @@ class Compositions:
         self._E = Buffer(first_column + layout.columns)
         self._dE = Buffer(self.columns)
 
-    def forward(self, physical: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
+    def forward(self, physical: Floats, lookups: Sequence[KeyLookups] = ()) -> Floats:
         """E f32[b, columns] of E physical f32[b, ...], which `backward` reads again.
 
         Valid until the next call.
@@ -128,7 +128,7 @@ class Compositions:
             rows.forward(sources, self._target(E, rows.vectors), self._columns(E, rows.vectors))
         return E
 
-    def backward(self, gradient: F32) -> F32:
+    def backward(self, gradient: Floats) -> Floats:
         """Gradient of E physical from that of E; valid until the next call."""
         if self._plain.nothing:
             return gradient
@@ -167,18 +167,18 @@ class Compositions:
         """Keys without pooling: those that are pooled here before histories, which read them."""
         return sorted(self._rows, key=lambda rows: rows.vectors.attention is not None)
 
-    def _target(self, E: F32, vectors: KeyVectors) -> F32:
+    def _target(self, E: Floats, vectors: KeyVectors) -> Floats:
         """The columns of the candidate of a history; of other keys none."""
         if vectors.attention is None:
             return E[:, :0]
         first = self.first_column + vectors.attention.column
         return E[:, first : first + vectors.attention.dim]
 
-    def _columns(self, E: F32, vectors: KeyVectors) -> F32:
+    def _columns(self, E: Floats, vectors: KeyVectors) -> Floats:
         first = self.first_column + vectors.column
         return E[:, first : first + vectors.dim]
 
-    def _views(self, physical: F32, vectors: KeyVectors) -> list[F32]:
+    def _views(self, physical: Floats, vectors: KeyVectors) -> list[Floats]:
         starts = [self.first_column + source.column for source in vectors.sources]
         return [
             physical[:, first : first + source.width]

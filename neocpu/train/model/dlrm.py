@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.core.types import Floats, Ints
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.heads import Head, Objective
 from neocpu.train.model.interactions.chain import Chain
 from neocpu.train.model.layout import ModelLayout
@@ -49,12 +49,12 @@ class Dlrm:
     """
 
     def __init__(
-        self, layout: ModelLayout, seed: int = 0, apart: bool = False, flat: F32 | None = None
+        self, layout: ModelLayout, seed: int = 0, apart: bool = False, flat: Floats | None = None
     ) -> None:
         self.layout = layout
         self.columns = layout.columns
         self.first_column = layout.first_column
-        self.flat: F32 = np.empty(layout.parameters, np.float32) if flat is None else flat
+        self.flat: Floats = np.empty(layout.parameters, np.float32) if flat is None else flat
         self.parameters = layout.views(self.flat)
         initialise(self.parameters, seed)
         self.precision = precision_of(layout.precision, seed)
@@ -124,12 +124,12 @@ class Dlrm:
         }
         self.precision.settle(updated, step)
 
-    def forward_bottom(self, x: F32, E: F32) -> None:
+    def forward_bottom(self, x: Floats, E: Floats) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
         self._dense = np.ascontiguousarray(x)
         E[:, : self.first_column] = self.bottom.forward(self._dense)
 
-    def forward_top(self, E: F32, lookups: Sequence["KeyLookups"] = ()) -> F32:
+    def forward_top(self, E: Floats, lookups: Sequence["KeyLookups"] = ()) -> Floats:
         """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
 
         lookups : of the keys whose tables do not pool. Valid until the next call.
@@ -154,8 +154,8 @@ class Dlrm:
         return logits
 
     def loss_gradient(
-        self, labels: F32, global_batch: int, weights: F32 | None = None
-    ) -> tuple[F32, F32]:
+        self, labels: Floats, global_batch: int, weights: Floats | None = None
+    ) -> tuple[Floats, Floats]:
         """Predictions f32[b] and losses f32[b] of the last `forward_top`.
 
         The gradient is kept for `backward`; `heads` have a loss of their own.
@@ -165,18 +165,18 @@ class Dlrm:
         """
         return self._objective.gradient(self._logits.reshape(-1), labels, global_batch, weights)
 
-    def with_heads(self, head_labels: F32 | None) -> Sequence[tuple[Head, F32]]:
+    def with_heads(self, head_labels: Floats | None) -> Sequence[tuple[Head, Floats]]:
         """The further heads with their labels f32[heads, b]."""
         return tuple(zip(self.heads, () if head_labels is None else head_labels, strict=True))
 
-    def predict(self) -> F32:
+    def predict(self) -> Floats:
         """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits).
 
         Valid until the next call.
         """
         return self._objective.predict(self._logits.reshape(-1))
 
-    def backward(self) -> F32:
+    def backward(self) -> Floats:
         """Gradient dE f32[b, columns] of the loss with respect to E; valid until the next call.
 
         Its first columns are the gradient of the bottom MLP's output times the loss scale, not yet
@@ -198,7 +198,7 @@ class Dlrm:
             self.top.input_gradient(layer)
             self.top.weight_gradient(layer, nodes)
 
-    def backward_lower(self) -> F32:
+    def backward_lower(self) -> Floats:
         """Go on through the top MLP's first layer and the interaction: dE, as of `backward`."""
         dz = self.top.input_gradient(0)
         for head in self.heads:
@@ -248,7 +248,7 @@ class Dlrm:
                 module.weight_gradients(nodes)
         self.between("vectors weights")
 
-    def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
+    def weight_gradient_node(self, cuts: Ints, out: Floats) -> Floats:
         """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
 
         cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.kernels.dense.composition import ADD, ADD_ON, COPY, MULTIPLY, MULTIPLY_ON, compose
-from neocpu.train.model.arrays import F32
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
 
 PLAIN = {"copy": COPY, "add": ADD, "multiply": MULTIPLY}
@@ -114,12 +114,12 @@ class Plain:
             list(whole)
         ]
 
-    def forward(self, physical: F32, E: F32) -> None:
+    def forward(self, physical: Floats, E: Floats) -> None:
         """Write the columns of plain parts of E f32[b, ...], and those before the first part."""
         # no copy where it is: kernels take rows without gaps
         contiguous = np.ascontiguousarray(physical)
         compose(self._forward, contiguous, contiguous, E)
 
-    def backward(self, gradient: F32, physical: F32, dE: F32) -> None:
+    def backward(self, gradient: Floats, physical: Floats, dE: Floats) -> None:
         """Write the columns of their sources of dE, the gradient of E physical."""
         compose(self._backward, np.ascontiguousarray(gradient), np.ascontiguousarray(physical), dE)

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.arrays import Buffer, NodeGradient
 
 NAME = "first_order"
 
@@ -30,7 +31,7 @@ class FirstOrder:
         first_column: int,
         dims: Sequence[int],
         wide: Sequence[int],
-        parameters: Mapping[str, F32],
+        parameters: Mapping[str, Floats],
     ) -> None:
         starts = np.cumsum([first_column, *dims]).tolist()
         self._weight = parameters[f"{NAME}.weight"]
@@ -43,7 +44,7 @@ class FirstOrder:
         self._x = np.empty((0, 0), np.float32)
         self._dlogit = np.empty(0, np.float32)
 
-    def forward(self, x: F32, E: F32) -> tuple[F32, F32]:
+    def forward(self, x: Floats, E: Floats) -> tuple[Floats, Floats]:
         """Vectors V f32[b, columns that are no weights] of E f32[b, columns], and the term f32[b].
 
         x : f32[b, dense features], read again for gradients. Valid until the next call.
@@ -60,7 +61,7 @@ class FirstOrder:
         np.take(E, self._others, axis=1, out=vectors)
         return vectors, logit.reshape(-1)
 
-    def backward(self, gradient: F32, dlogit: F32) -> F32:
+    def backward(self, gradient: Floats, dlogit: Floats) -> Floats:
         """Gradient dE f32[b, columns] from that of V and of the logit; valid until the next."""
         self._dlogit = dlogit
         if not self._columns:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.kernels.dense import loss as losses
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.mlp import BetweenLayers, Mlp
 from neocpu.train.model.precision.operands import EXACT, Precision
 
@@ -41,8 +42,8 @@ class Objective:
         self.logit_gradient = self._gradient.matrix(0)
 
     def gradient(
-        self, logits: F32, labels: F32, global_batch: int, weights: F32 | None = None
-    ) -> tuple[F32, F32]:
+        self, logits: Floats, labels: Floats, global_batch: int, weights: Floats | None = None
+    ) -> tuple[Floats, Floats]:
         """Predictions f32[b] and losses f32[b], which no weight has touched, of logits f32[b].
 
         The gradient is that of the mean over `global_batch` samples of weight times loss. weights :
@@ -62,7 +63,7 @@ class Objective:
                 np.multiply(gradient, factor, out=gradient)
         return prediction, loss
 
-    def predict(self, logits: F32) -> F32:
+    def predict(self, logits: Floats) -> Floats:
         """Predictions f32[b] of logits f32[b] (bce: probabilities, mse: logits).
 
         Valid until the next call.
@@ -84,7 +85,7 @@ class Head:
         self,
         layout: "HeadLayout",
         inputs: int,
-        parameters: Mapping[str, F32],
+        parameters: Mapping[str, Floats],
         between: BetweenLayers,
         precision: Precision = EXACT,
     ) -> None:
@@ -94,21 +95,21 @@ class Head:
         self._objective = Objective(layout.loss, layout.weight, precision)
         self._logits = np.empty((0, 1), np.float32)
 
-    def forward(self, z: F32) -> None:
+    def forward(self, z: Floats) -> None:
         """Logits of z f32[b, inputs], which gradients read again."""
         self._logits = self._mlp.forward(z)
 
     def loss_gradient(
-        self, labels: F32, global_batch: int, weights: F32 | None = None
-    ) -> tuple[F32, F32]:
+        self, labels: Floats, global_batch: int, weights: Floats | None = None
+    ) -> tuple[Floats, Floats]:
         """As `Objective.gradient`, of the last `forward`."""
         return self._objective.gradient(self._logits.reshape(-1), labels, global_batch, weights)
 
-    def predict(self) -> F32:
+    def predict(self) -> Floats:
         """Predictions f32[b] of the last `forward`."""
         return self._objective.predict(self._logits.reshape(-1))
 
-    def backward(self) -> F32:
+    def backward(self) -> Floats:
         """Gradient of z f32[b, inputs]; valid until the next call."""
         gradient = self._mlp.backward(self._objective.logit_gradient, need_input=True)
         assert gradient is not None

@@ -25,10 +25,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Floats
 from neocpu.train.model.arrays import Shapes, mlp_shapes
 from neocpu.train.model.interactions.chain import (
     WITH_FIRST_ORDER,
@@ -215,7 +213,7 @@ class ModelLayout:
         ends = [self.parameters - sum(sizes[tower + 1 :]) for tower in range(len(sizes))]
         return tuple(slice(end - size, end) for end, size in zip(ends, sizes))
 
-    def views(self, flat: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    def views(self, flat: Floats) -> dict[str, Floats]:
         """name -> view of its part of a flat array f32[parameters], in its shape."""
         views = {}
         first = 0

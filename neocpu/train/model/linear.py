@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
-from neocpu.train.model.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.train.model.arrays import NO_GATE, Buffer, NodeGradient
 from neocpu.train.model.precision.operands import EXACT, Precision
 
 
@@ -26,7 +27,7 @@ class Linear:
     def __init__(
         self,
         name: str,
-        parameters: Mapping[str, F32],
+        parameters: Mapping[str, Floats],
         rows: int = 1,
         precision: Precision = EXACT,
     ) -> None:
@@ -44,7 +45,7 @@ class Linear:
         self._x = np.empty((0, inputs), np.float32)
         self._outer = np.empty((0, outputs), np.float32)
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """y f32[b, rows * out] of x f32[b, rows * in], which gradients read again."""
         output = self._output.matrix(len(x))
         outputs, inputs = self._weight.shape
@@ -55,7 +56,7 @@ class Linear:
         chosen("dense.gemm", "layer")(self._x, self._operand, self._bias, False, result)
         return output
 
-    def backward(self, outer: F32) -> F32:
+    def backward(self, outer: Floats) -> Floats:
         """dx f32[b, rows * in] from dy f32[b, rows * out], which `weight_gradients` reads again."""
         inner = self._inner.matrix(len(outer))
         outputs, inputs = self._weight.shape

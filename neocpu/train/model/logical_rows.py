@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.tables.embedding.lookups import KeyLookups
 from neocpu.tables.embedding.mapped_rows import physical_rows, sign
 from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
-from neocpu.train.model.arrays import F32
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.train.model.operations import make_operation, make_row_operation
 
@@ -36,8 +35,8 @@ class LogicalRows:
         self,
         tables: Sequence[TableSpec],
         layout: CompositionLayout,
-        parameters: Mapping[str, F32],
-        read: Callable[[int, Ints], F32],
+        parameters: Mapping[str, Floats],
+        read: Callable[[int, Ints], Floats],
         moved: Mapping[str, MovedRows] = NONE_MOVED,
     ) -> None:
         self.parts = layout.parts
@@ -46,7 +45,7 @@ class LogicalRows:
         self._read = read
         self._moved = moved
 
-    def rows(self, vectors: KeyVectors, rows: Ints) -> F32:
+    def rows(self, vectors: KeyVectors, rows: Ints) -> Floats:
         """Rows i64[n] of the table of a key of the model, f32[n, dim]."""
         out = np.empty((rows.size, vectors.dim), np.float32)
         sources = [self._source(rows, *place) for place in self._mapped_keys(vectors, rows)]
@@ -77,7 +76,7 @@ class LogicalRows:
                 physical_rows(key.row_map, rows, mapped)
             yield key, mapped
 
-    def _source(self, rows: Ints, key: BatchKey, mapped: Ints) -> tuple[Ints, F32]:
+    def _source(self, rows: Ints, key: BatchKey, mapped: Ints) -> tuple[Ints, Floats]:
         """The rows of a physical table, and what they give: 0 where it has none."""
         if key.row_map is None:
             return rows, self._read(key.table, rows)
@@ -86,7 +85,7 @@ class LogicalRows:
         return mapped, self._read(key.table, np.maximum(mapped, 0)) * scale[:, None]
 
 
-def _bags_of_one(rows: Ints, values: F32) -> KeyLookups:
+def _bags_of_one(rows: Ints, values: Floats) -> KeyLookups:
     """Each row as the lookup of a sample of its own."""
     return KeyLookups(
         offsets=np.arange(rows.size + 1),

@@ -18,17 +18,18 @@ from itertools import pairwise
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.numbers import philox
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
-from neocpu.train.model.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.train.model.arrays import NO_GATE, Buffer, NodeGradient
 from neocpu.train.model.precision.operands import EXACT, Precision
 
 LOSS = "loss"  # the last work of a forward pass, as `BetweenLayers` tells it
 END = "update"  # the last of a step: tables and parameters have taken their gradients
 
 
-def initialise(parameters: Mapping[str, F32], seed: int) -> None:
+def initialise(parameters: Mapping[str, Floats], seed: int) -> None:
     """Initial weights and biases from Philox (`docs/arithmetic.md` §9).
 
     Weights [out, in] are uniform in ±sqrt(6 / (in + out)) (Glorot and Bengio 2010), biases in
@@ -81,7 +82,7 @@ class Mlp:
         self,
         name: str,
         sizes: Sequence[int],
-        parameters: Mapping[str, F32],
+        parameters: Mapping[str, Floats],
         last_relu: bool,
         between: BetweenLayers | None = None,
         precision: Precision = EXACT,
@@ -96,15 +97,15 @@ class Mlp:
         self._rounded_weights = [precision.weight(f"{layer}.weight") for layer in names]
         self._rounded_inputs = [precision.activation(layer) for layer in names]
         self._rounded_gradients = [precision.gradient(layer) for layer in names]
-        self._operands: list[F32] = []  # W0 ... as products read them
+        self._operands: list[Floats] = []  # W0 ... as products read them
         self.values = [Buffer(size) for size in sizes[1:]]
         self.gradients = [Buffer(size) for size in sizes]
-        self._inputs: list[F32] = []  # x0 ... xk of the batch
-        self._outer: list[F32] = []  # g1 ... gk, those that are known
+        self._inputs: list[Floats] = []  # x0 ... xk of the batch
+        self._outer: list[Floats] = []  # g1 ... gk, those that are known
         for weight, (inputs, outputs) in zip(self._weights, pairwise(sizes)):
             assert weight.shape == (outputs, inputs)
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """Output f32[b, sizes[-1]] for x f32[b, sizes[0]] (C-contiguous).
 
         `weight_gradient` reads x again.
@@ -123,14 +124,14 @@ class Mlp:
             self._between(f"{self.name} {layer}")
         return self._inputs[-1]
 
-    def _output(self, layer: int, x: F32) -> F32:
+    def _output(self, layer: int, x: Floats) -> Floats:
         """Output f32[b, sizes[layer + 1]] of a layer for x f32[b, sizes[layer]]."""
         output = self.values[layer].matrix(len(x))
         relu = self.last_relu or layer < self.layers - 1
         chosen("dense.gemm", "layer")(x, self._operands[layer], self._biases[layer], relu, output)
         return output
 
-    def backward(self, gradient: F32, need_input: bool) -> F32 | None:
+    def backward(self, gradient: Floats, need_input: bool) -> Floats | None:
         """Gradient of the input f32[b, sizes[0]], if it is needed.
 
         gradient : of the output, f32[b, sizes[-1]]; left as it is. `weight_gradient` reads it
@@ -141,7 +142,7 @@ class Mlp:
             self.input_gradient(layer)
         return self.input_gradient(0) if need_input else None
 
-    def begin_backward(self, gradient: F32) -> None:
+    def begin_backward(self, gradient: Floats) -> None:
         """Take the gradient of the output, as `backward`; then call `input_gradient` and
         `weight_gradient` of the layers, the last first.
         """
@@ -153,7 +154,7 @@ class Mlp:
             gradient = gated
         self._outer = [self._rounded_gradients[-1].of(gradient)]
 
-    def input_gradient(self, layer: int) -> F32:
+    def input_gradient(self, layer: int) -> Floats:
         """Gradient f32[b, sizes[layer]] of a layer's input, before the ReLU that made it; rounded
         where it goes on to the layer before.
         """

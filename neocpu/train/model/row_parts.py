@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 from neocpu.train.model.operations import (
     Operation,
@@ -28,7 +29,7 @@ from neocpu.train.model.operations.rows import BagSums
 class RowPart:
     """One key of the model. vectors : its layout. parameters : of the model, by name."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
         self.vectors = vectors
         self._row_operation: RowOperation | None = make_row_operation(vectors, parameters)
         self._operation: Operation | None = None
@@ -43,7 +44,7 @@ class RowPart:
         self._gradients = [Buffer(source.width) for source in vectors.sources]
         self._offsets = np.zeros(1, np.int64)
 
-    def forward(self, sources: Sequence[KeyLookups], target: F32, out: F32) -> None:
+    def forward(self, sources: Sequence[KeyLookups], target: Floats, out: Floats) -> None:
         """Write the key's vectors into out f32[b, dim].
 
         sources : lookups of each source. target : f32[b, dim], the candidates of an attention.
@@ -55,7 +56,7 @@ class RowPart:
         else:
             self._sums.forward(rows, offsets, out)
 
-    def _rows_of(self, sources: Sequence[KeyLookups]) -> F32:
+    def _rows_of(self, sources: Sequence[KeyLookups]) -> Floats:
         """The key's row of each lookup: f32[n, dim]."""
         if self._row_operation is None and self._operation is None:
             # a plain key: its rows are those of its table
@@ -67,7 +68,7 @@ class RowPart:
             self._operation.forward([source.values for source in sources], rows)
         return rows
 
-    def backward(self, gradient: F32, target: F32) -> list[RowTerms]:
+    def backward(self, gradient: Floats, target: Floats) -> list[RowTerms]:
         """Gradients of the rows of each source, from that of the key's vectors f32[b, dim].
 
         target : f32[b, dim], to which an attention adds the gradient of its candidates.

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
-from neocpu.train.model.arrays import F32, NO_GATE, Buffer, NodeGradient
+from neocpu.train.model.arrays import NO_GATE, Buffer, NodeGradient
 from neocpu.train.model.tower_layout import TowerLayout
 
 
@@ -25,7 +26,7 @@ class Tower:
     """
 
     def __init__(
-        self, layout: TowerLayout, parameters: Mapping[str, F32], columns: Sequence[int]
+        self, layout: TowerLayout, parameters: Mapping[str, Floats], columns: Sequence[int]
     ) -> None:
         self.layout = layout
         self._columns = columns
@@ -43,7 +44,7 @@ class Tower:
         self._gradients = [Buffer(rows * len(w)) for rows, w in zip(self._rows, self._weights)]
         self._samples = 0
 
-    def forward(self, E: F32, out: F32) -> None:
+    def forward(self, E: Floats, out: Floats) -> None:
         """Write the tower's vectors of E f32[b, columns of E] into out f32[b, columns]."""
         samples = len(E)
         self._samples = samples
@@ -61,13 +62,13 @@ class Tower:
             out[:, start : start + outputs.shape[1]] = outputs
             start += outputs.shape[1]
 
-    def backward(self, gradient: F32, dE: F32) -> None:
+    def backward(self, gradient: Floats, dE: Floats) -> None:
         """Write the gradient of its keys' vectors into their columns of dE f32[b, columns of E].
 
         gradient : of its vectors, f32[b, columns].
         """
         start = 0
-        total: F32 | None = None
+        total: Floats | None = None
         for weight, rows, buffer in zip(self._weights, self._rows, self._gradients):
             outer = buffer.matrix(self._samples)
             # kept without gaps: the weight gradients read it after this call
@@ -96,7 +97,7 @@ class Tower:
             for node in nodes:
                 node.write(layer, outer, _with_rows(x, rows), rows)
 
-    def _gather(self, E: F32, x: F32) -> None:
+    def _gather(self, E: Floats, x: Floats) -> None:
         start = 0
         for column, dim in zip(self._columns, self.layout.dims):
             x[:, start : start + dim] = E[:, column : column + dim]
@@ -115,7 +116,7 @@ class Towers:
         first_column: int,
         dims: Sequence[int],
         layouts: Sequence[TowerLayout],
-        parameters: Mapping[str, F32],
+        parameters: Mapping[str, Floats],
     ) -> None:
         starts = np.cumsum([first_column, *dims]).tolist()
         self.first_column = first_column
@@ -126,7 +127,7 @@ class Towers:
         self._vectors = Buffer(self._starts[-1])
         self._dE = Buffer(starts[-1])
 
-    def forward(self, E: F32) -> F32:
+    def forward(self, E: Floats) -> Floats:
         """Vectors V f32[b, first_column + columns of all towers] of E f32[b, columns of E].
 
         Valid until the next call.
@@ -137,7 +138,7 @@ class Towers:
             tower.forward(E, vectors[:, lo:hi])
         return vectors
 
-    def backward(self, gradient: F32) -> F32:
+    def backward(self, gradient: Floats) -> Floats:
         """Gradient dE f32[b, columns of E] from that of V; valid until the next call."""
         dE = self._dE.matrix(len(gradient))
         dE[:, : self.first_column] = gradient[:, : self.first_column]
@@ -151,7 +152,7 @@ class Towers:
             tower.weight_gradients(nodes)
 
 
-def _with_rows(matrix: F32, rows: int) -> F32:
+def _with_rows(matrix: Floats, rows: int) -> Floats:
     """A matrix f32[b, rows * n] as f32[b * rows, n]."""
     samples, columns = matrix.shape
     return matrix.reshape(samples * rows, columns // rows)

@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.core.types import Elements, Ints
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import Batch
 from neocpu.parallel.transport.comm import Comm
@@ -21,7 +20,6 @@ from neocpu.train.model.heads import Head
 from neocpu.train.step.world import World
 from neocpu.train.watch.metrics import Metrics, compute
 
-F32 = NDArray[np.float32]
 Progress = Callable[[int, int], None]
 NOTHING = np.empty(0, np.float32)
 BLOCK = 1 << 20  # samples whose codes are read at a time
@@ -33,8 +31,8 @@ class Scores(NamedTuple):
     samples : i64[n], which of the data's samples these are.
     """
 
-    scores: F32
-    labels: F32
+    scores: Floats
+    labels: Floats
     samples: Ints
 
 
@@ -51,7 +49,7 @@ class Grouping(NamedTuple):
 
 def predictions(
     world: World, batches: Iterable[Batch], head: str = ""
-) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
+) -> Iterator[tuple[Batch, Floats]]:
     """This rank's predictions f32[b] for each batch; collective.
 
     They are those of the parameters' moving average where the config wants it. head : whose they
@@ -83,8 +81,8 @@ def score(
     """
     world.comm.sent.pulse.begin("measuring")
     names = ["", *(head.layout.name for head in world.model.heads)]
-    scores: dict[str, list[NDArray[np.float32]]] = {name: [NOTHING] for name in names}
-    labels: dict[str, list[NDArray[np.float32]]] = {name: [NOTHING] for name in names}
+    scores: dict[str, list[Floats]] = {name: [NOTHING] for name in names}
+    labels: dict[str, list[Floats]] = {name: [NOTHING] for name in names}
     samples = [np.empty(0, np.int64)]
     samples_done = 0
     for batch, prediction in predictions(world, batches):
@@ -146,7 +144,7 @@ def rankings_of(
     return rankings
 
 
-def _on_first_rank(scores: Scores, comm: Comm) -> tuple[F32, F32]:
+def _on_first_rank(scores: Scores, comm: Comm) -> tuple[Floats, Floats]:
     """Predictions and labels of all ranks in the order of the samples, on rank 0; else nothing."""
     sends = np.zeros(comm.size, np.int64)
     sends[0] = scores.samples.size
@@ -204,10 +202,7 @@ def evaluate(
 
 
 def predict(
-    world: World,
-    batches: Iterable[Batch],
-    write: Callable[[NDArray[np.float32]], None],
-    head: str = "",
+    world: World, batches: Iterable[Batch], write: Callable[[Floats], None], head: str = ""
 ) -> int:
     """Hand the predictions of all samples to `write` on rank 0, in input order, batch by batch.
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.core.types import Doubles
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.cost.links import Layout
@@ -31,11 +32,11 @@ from neocpu.train.before.plans import planning_machine, workload
 from neocpu.train.before.scenario import dense_work
 from neocpu.train.config.config import Config
 from neocpu.train.model.layout import ModelLayout
-from neocpu.train.search.draws import Floats, in_order, one_hot
+from neocpu.train.search.draws import in_order, one_hot
 from neocpu.train.search.space import Choice, Decision, Space, TableChoice, plain_config
 
 # of decisions, by name: f64[choices]
-Mixtures = Mapping[str, Floats]
+Mixtures = Mapping[str, Doubles]
 
 
 class Size(NamedTuple):
@@ -73,7 +74,7 @@ class ModelCost:
         # decisions are drawn independently, so the mean of a product is the product of means
         return in_order(_product(sizes, mixtures) for sizes in self.products)
 
-    def gradients(self, mixtures: Mixtures) -> dict[str, Floats]:
+    def gradients(self, mixtures: Mixtures) -> dict[str, Doubles]:
         """Gradient f64[choices] of the mean cost by each decision's mixture."""
         gradients = {name: np.zeros(len(m)) for name, m in mixtures.items()}
         for sizes in self.products:
@@ -89,7 +90,7 @@ class ModelCost:
         return self.expected(hard(choice, space))
 
 
-def hard(choice: Choice, space: Space) -> dict[str, Floats]:
+def hard(choice: Choice, space: Space) -> dict[str, Doubles]:
     """Mixtures that take one choice of each decision."""
     return {
         decision.name: one_hot(len(decision.choices), decision.choices.index(choice[decision.name]))

@@ -11,44 +11,42 @@ choice to the last.
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Doubles, Floats
 from neocpu.kernels.twins.numbers import elementary
 from neocpu.kernels.twins.numbers.philox import SEARCH, tensor_key, words_at
 
-Floats = NDArray[np.float64]
 
-
-def gumbel(seed: int, decision: str, choices: int, draw: int) -> Floats:
+def gumbel(seed: int, decision: str, choices: int, draw: int) -> Doubles:
     """Noise f64[choices] of one draw of a decision."""
     key = tensor_key(seed, SEARCH, decision)
     words = words_at(key, np.zeros(1, np.int64), np.arange(choices, dtype=np.int64), draw)[0]
     # in the middle of each step: neither 0 nor 1, whose logarithms would be infinite
     uniform = (words.astype(np.float64) + 0.5) * 2.0**-32
-    noise: Floats = -elementary.log(-elementary.log(uniform))
+    noise: Doubles = -elementary.log(-elementary.log(uniform))
     return noise
 
 
-def softmax(logits: Floats) -> Floats:
+def softmax(logits: Doubles) -> Doubles:
     """Probabilities f64[k]; the largest logit is taken off all."""
     # so that no power overflows
     powers = elementary.exp(logits - logits.max())
-    shares: Floats = powers / in_order(powers)
+    shares: Doubles = powers / in_order(powers)
     return shares
 
 
-def sample(theta: NDArray[np.float32], noise: Floats, temperature: float) -> Floats:
+def sample(theta: Floats, noise: Doubles, temperature: float) -> Doubles:
     """m f64[k], which is one choice alone as the temperature goes to 0."""
     return softmax((theta.astype(np.float64) + noise) / temperature)
 
 
-def theta_gradient(m: Floats, gradient: Floats, temperature: float) -> Floats:
+def theta_gradient(m: Doubles, gradient: Doubles, temperature: float) -> Doubles:
     """Gradient of theta from that of m: m_k (g_k - sum_j m_j g_j) / tau."""
     mean = in_order(m * gradient)
     return m * (gradient - mean) / temperature
 
 
-def one_hot(choices: int, index: int) -> Floats:
+def one_hot(choices: int, index: int) -> Doubles:
     """m f64[choices] that takes one choice."""
     m = np.zeros(choices)
     m[index] = 1.0

@@ -11,8 +11,9 @@ make of m's gradient is the same on all ranks.
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
-from neocpu.train.search.draws import Floats, in_order
+from neocpu.core.types import Doubles, Floats
+from neocpu.train.model.arrays import Buffer, NodeGradient
+from neocpu.train.search.draws import in_order
 from neocpu.train.search.space import Decision
 
 
@@ -28,7 +29,7 @@ class Sums:
         self._buffer = Buffer(size)
         self.products = self._buffer.matrix(0)
 
-    def begin(self, samples: int) -> F32:
+    def begin(self, samples: int) -> Floats:
         """Where the products f32[samples, size] go."""
         self.products = self._buffer.matrix(samples)
         return self.products
@@ -51,7 +52,7 @@ class Mask:
         self.values = np.ones(decision.largest - self.first, np.float32)
         self.sums = Sums(name, self.values.size)
 
-    def choose(self, m: Floats) -> None:
+    def choose(self, m: Doubles) -> None:
         """Take the mixture m f64[choices]."""
         tail = 0.0
         for k in range(len(m) - 1, 0, -1):
@@ -60,12 +61,12 @@ class Mask:
             low, high = self.decision.choices[k - 1 : k + 1]
             self.values[low - self.first : high - self.first] = tail
 
-    def forward(self, x: F32, out: F32) -> None:
+    def forward(self, x: Floats, out: Floats) -> None:
         """out f32[b, n] = mask * x."""
         out[:, : self.first] = x[:, : self.first]
         np.multiply(x[:, self.first :], self.values, out=out[:, self.first :])
 
-    def backward(self, gradient: F32, x: F32, learn: bool) -> None:
+    def backward(self, gradient: Floats, x: Floats, learn: bool) -> None:
         """Make the gradient f32[b, n] of the output that of x, in place.
 
         x : what was masked. learn : keep the products of the samples.
@@ -76,7 +77,7 @@ class Mask:
             np.multiply(masked, x[:, self.first :], out=self.sums.begin(len(x)))
         np.multiply(masked, self.values, out=masked)
 
-    def gradient(self, sums: NDArray[np.float32]) -> Floats:
+    def gradient(self, sums: NDArray[np.float32]) -> Doubles:
         """Gradient f64[choices] of m from the sums of the products; 0 for the first choice, whose
         units all others have too.
         """
@@ -100,11 +101,11 @@ class Mixture:
         self._dim = dim
         self._weighted = Buffer(dim)
 
-    def choose(self, m: Floats) -> None:
+    def choose(self, m: Doubles) -> None:
         """Take the mixture m f64[choices]."""
         self.weights[:] = m
 
-    def forward(self, parts: list[F32], out: F32) -> None:
+    def forward(self, parts: list[Floats], out: Floats) -> None:
         """out f32[b, dim] = sum of the parts, each f32[b, dim], with their weights, in order."""
         np.multiply(parts[0], self.weights[0], out=out)
         weighted = self._weighted.matrix(len(out))
@@ -112,7 +113,9 @@ class Mixture:
             np.multiply(vectors, weight, out=weighted)
             np.add(out, weighted, out=out)
 
-    def backward(self, gradient: F32, parts: list[F32], out: list[F32], learn: bool) -> None:
+    def backward(
+        self, gradient: Floats, parts: list[Floats], out: list[Floats], learn: bool
+    ) -> None:
         """Write the gradient of each part, from that of the mixture; arguments as of `forward`,
         learn as of `Mask.backward`.
         """
@@ -124,6 +127,6 @@ class Mixture:
         for weight, vectors in zip(self.weights, out):
             np.multiply(gradient, weight, out=vectors)
 
-    def gradient(self, sums: NDArray[np.float32]) -> Floats:
+    def gradient(self, sums: NDArray[np.float32]) -> Doubles:
         """Gradient f64[choices] of m from the sums of the products."""
         return np.array([in_order(columns) for columns in sums.reshape(-1, self._dim)])

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from neocpu.core.types import Doubles, Floats
 from neocpu.tables.embedding.lookups import KeyLookups
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.mlp import BetweenLayers, Mlp
-from neocpu.train.search.draws import Floats
 from neocpu.train.search.masks import Mask, Mixture
 from neocpu.train.search.space import Space, TableChoice
 
@@ -39,9 +39,9 @@ class KeyChoices:
         self.mask = Mask(f"{name}.dim", table.dim) if table.dim.open else None
         self.mixture = Mixture(f"{name}.rows", table.rows, dim) if table.rows.open else None
         self._mixed = Buffer(dim)
-        self._vectors: F32 = self._mixed.matrix(0)
+        self._vectors: Floats = self._mixed.matrix(0)
 
-    def forward(self, E: F32, out: F32) -> None:
+    def forward(self, E: Floats, out: Floats) -> None:
         """Write the vectors into E of the model, f32[b, columns], from that of the tables."""
         vectors = E[:, self.parts[0]]
         if self.mixture:
@@ -54,7 +54,7 @@ class KeyChoices:
         else:
             out[:, self.columns] = vectors
 
-    def backward(self, gradient: F32, E: F32, dE: F32, learn: bool) -> None:
+    def backward(self, gradient: Floats, E: Floats, dE: Floats, learn: bool) -> None:
         """Write the gradient of E of the tables into dE; gradient : of E of the model, which is
         used up. learn : as of `Mask.backward`.
         """
@@ -106,7 +106,7 @@ class TableChoices:
         """The masks and mixtures of all keys."""
         return [choice for key in self._keys for choice in (key.mask, key.mixture) if choice]
 
-    def forward(self, E: F32) -> F32:
+    def forward(self, E: Floats) -> Floats:
         """E of the model, from that of the tables, which `backward` reads again."""
         if not self.choices:
             return E
@@ -117,7 +117,7 @@ class TableChoices:
             key.forward(E, out)
         return out
 
-    def backward(self, gradient: F32) -> F32:
+    def backward(self, gradient: Floats) -> Floats:
         """Gradient of E of the tables from that of E of the model, which is used up but for the
         columns of the bottom MLP.
         """
@@ -146,7 +146,7 @@ class MaskedMlp(Mlp):
         masks: Mapping[int, Mask],
         name: str,
         sizes: Sequence[int],
-        parameters: Mapping[str, F32],
+        parameters: Mapping[str, Floats],
         last_relu: bool,
         between: BetweenLayers,
     ) -> None:
@@ -154,9 +154,9 @@ class MaskedMlp(Mlp):
         self.learn = False
         self.masks = masks
         self._masked = {layer: Buffer(sizes[layer + 1]) for layer in masks}
-        self._unmasked: dict[int, F32] = {}
+        self._unmasked: dict[int, Floats] = {}
 
-    def _output(self, layer: int, x: F32) -> F32:
+    def _output(self, layer: int, x: Floats) -> Floats:
         """As of `Mlp`, masked behind its ReLU."""
         output = super()._output(layer, x)
         if layer not in self.masks:
@@ -166,7 +166,7 @@ class MaskedMlp(Mlp):
         self.masks[layer].forward(output, masked)
         return masked
 
-    def begin_backward(self, gradient: F32) -> None:
+    def begin_backward(self, gradient: Floats) -> None:
         """As `Mlp.begin_backward`, through the mask of the last layer."""
         last = self.layers - 1
         if last in self.masks:
@@ -174,7 +174,7 @@ class MaskedMlp(Mlp):
             self.masks[last].backward(gradient, self._unmasked[last], self.learn)
         super().begin_backward(gradient)
 
-    def input_gradient(self, layer: int) -> F32:
+    def input_gradient(self, layer: int) -> Floats:
         """As `Mlp.input_gradient`, through the mask of the layer before it."""
         inner = super().input_gradient(layer)
         if layer and layer - 1 in self.masks:
@@ -222,7 +222,7 @@ class Supernet(Dlrm):
         sizes = self.layout.sizes(name)
         return MaskedMlp(masks, name, sizes, self.parameters, last_relu, self.between)
 
-    def choose(self, mixtures: Mapping[str, Floats], learn: bool = False) -> None:
+    def choose(self, mixtures: Mapping[str, Doubles], learn: bool = False) -> None:
         """Mix the choices of each decision as m f64[choices] says; learn : keep what the gradients
         of m are made of in backward passes.
         """
@@ -233,11 +233,11 @@ class Supernet(Dlrm):
             assert isinstance(mlp, MaskedMlp)
             mlp.learn = learn
 
-    def forward_top(self, E: F32, lookups: Sequence[KeyLookups] = ()) -> F32:
+    def forward_top(self, E: Floats, lookups: Sequence[KeyLookups] = ()) -> Floats:
         """Logits f32[b] of E f32[b, columns] as the tables give it; see `Dlrm.forward_top`."""
         return super().forward_top(self._tables.forward(E), lookups)
 
-    def backward_lower(self) -> F32:
+    def backward_lower(self) -> Floats:
         """Gradient dE f32[b, columns] of E as the tables gave it; see `Dlrm.backward_lower`."""
         return self._tables.backward(super().backward_lower())
 
@@ -248,11 +248,11 @@ class Supernet(Dlrm):
         for choice in self._masks.values():
             choice.sums.write(node)
 
-    def sums_layout(self, flat: F32) -> dict[str, F32]:
+    def sums_layout(self, flat: Floats) -> dict[str, Floats]:
         """Name -> view of its part of a flat array f32[sums]; biases of these layers, the numbers
         of samples, go nowhere.
         """
-        views: dict[str, F32] = {}
+        views: dict[str, Floats] = {}
         first = 0
         for name, choice in self._masks.items():
             end = first + choice.sums.size
@@ -261,7 +261,7 @@ class Supernet(Dlrm):
             first = end
         return views
 
-    def gradients(self, flat: F32) -> dict[str, Floats]:
+    def gradients(self, flat: Floats) -> dict[str, Doubles]:
         """Gradient f64[choices] of each decision's m from the sums f32[sums] over the batch."""
         views = self.sums_layout(flat)
         gradients = {name: np.zeros(theta.size) for name, theta in self.theta.items()}

@@ -14,18 +14,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.formats import table_format
-from neocpu.core.types import Elements, Ints, JsonObject
+from neocpu.core.types import Bools, Bytes, Elements, Floats, Ints, JsonObject
 
 # part of the digest: another size would give other hashes
 FACTORS = "shampoo."  # tensors of a dense optimizer that are no parameters begin so
 SCALES = "precision."  # what operands of products are scaled by, and how it follows
 BLOCK = 4096
 STATE_VERSION = 1
-F32 = NDArray[np.float32]
-Values = Mapping[str, F32]
+Values = Mapping[str, Floats]
 NOTHING = np.empty(0, np.int64)
 # machines differ in the payload of a NaN, and digests may not
 CANONICAL_NAN = np.uint32(0x7FC00000)
@@ -93,7 +91,7 @@ class Blocks:
     counts: Ints
     rows: Ints
     values: Values
-    changed: NDArray[np.bool_] | None = None
+    changed: Bools | None = None
     gone: Ints = field(default_factory=lambda: NOTHING)
     codes: Mapping[str, Elements] = field(default_factory=dict)
 
@@ -128,12 +126,12 @@ class Blocks:
         return hashes
 
 
-def among(values: Ints, members: Ints) -> NDArray[np.bool_]:
+def among(values: Ints, members: Ints) -> Bools:
     """Which of `values` are in `members`, which are ascending: bool, shaped like `values`."""
     if not members.size:
         return np.zeros(values.size, np.bool_)
     positions = np.minimum(np.searchsorted(members, values), members.size - 1)
-    is_member: NDArray[np.bool_] = members[positions] == values
+    is_member: Bools = members[positions] == values
     return is_member
 
 
@@ -159,7 +157,7 @@ class Index:
     tensor: Ints
     number: Ints
     rows: Ints
-    sha256: NDArray[np.uint8]
+    sha256: Bytes
 
     def of(self, tensor: int) -> slice:
         """Where the blocks of one tensor stand."""
@@ -197,7 +195,7 @@ def by_tensor(starts: Ints, blocks: Ints) -> Iterator[tuple[int, Ints]]:
         first += count
 
 
-def canonical(values: F32) -> F32:
+def canonical(values: Floats) -> Floats:
     """A copy in which every NaN has the bits 0x7fc00000."""
     copied = np.array(values, np.float32, order="C")
     # a copy: states of the run stay as they are

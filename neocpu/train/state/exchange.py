@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements, Ints
+from neocpu.core.types import Bools, Elements, Floats, Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
-from neocpu.train.state.blocks import BLOCK, F32, Tensor, Values, among, by_tensor
+from neocpu.train.state.blocks import BLOCK, Tensor, Values, among, by_tensor
 
 if TYPE_CHECKING:
     from neocpu.tables.embedding.changes import Changes
@@ -51,7 +50,7 @@ class Piece:
     rows: Ints
     cols: tuple[int, int]
     values: Values
-    changed: NDArray[np.bool_]
+    changed: Bools
 
 
 class _Stream:
@@ -59,7 +58,7 @@ class _Stream:
 
     def __init__(self) -> None:
         self.ints: list[Ints] = []
-        self.floats: list[F32] = []
+        self.floats: list[Floats] = []
 
     def counts(self) -> tuple[int, int]:
         """Integers and floats in it."""
@@ -168,7 +167,7 @@ class PieceExchange:
         """
         return [(name, shape) for name, shape in self._tensors[tensor].fields if shape or left == 0]
 
-    def _unpack(self, ints: Ints, floats: F32) -> dict[int, list[Piece]]:
+    def _unpack(self, ints: Ints, floats: Floats) -> dict[int, list[Piece]]:
         """Cut the two streams into pieces again."""
         pieces: dict[int, list[Piece]] = {}
         next_int = 0
@@ -198,7 +197,7 @@ def rows_of(pieces: Sequence[Piece]) -> Ints:
     return np.unique(np.concatenate([np.empty(0, np.int64), *(piece.rows for piece in pieces)]))
 
 
-def joined(name: str, initial: F32, rows: Ints, pieces: Sequence[Piece]) -> F32:
+def joined(name: str, initial: Floats, rows: Ints, pieces: Sequence[Piece]) -> Floats:
     """A field of `rows`, put together from their pieces; `initial` where there is none."""
     if len(pieces) == 1:
         only = pieces[0].values.get(name)

@@ -7,23 +7,21 @@ A row belongs to the training state once its bytes differ from these (`docs/arit
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import TableSpec
-
-F32 = NDArray[np.float32]
 
 
 def initial_rows(
     spec: TableSpec,
     optimizer: SparseOptimizer,
     seed: int,
-    rows: NDArray[np.int64],
+    rows: Ints,
     uniform_rows: Callable[..., None] | None = None,
-) -> dict[str, F32]:
+) -> dict[str, Floats]:
     """Whole rows i64[n] of a table before training, field by field.
 
     These are "weight" f32[n, dim], the optimizer's state f32[n, dim] or f32[n], and scale and bias
@@ -53,7 +51,7 @@ def initial_rows(
     return values | numbers
 
 
-def in_format(spec: TableSpec, weight: F32, backend: str = "kernels") -> dict[str, F32]:
+def in_format(spec: TableSpec, weight: Floats, backend: str = "kernels") -> dict[str, Floats]:
     """Rows f32[n, dim] as the nearest numbers of a table's format: "weight" f32[n, dim], and scale
     and bias f32[n] of each row where the format has them.
 

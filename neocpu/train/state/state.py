@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.state.blocks import (
     BLOCK,
-    F32,
     NOTHING,
     Blocks,
     Index,
@@ -52,7 +51,7 @@ class ApartTowers(Protocol):
 class MovingRows(Protocol):
     """What the state needs of tables whose rows move."""
 
-    def fields(self) -> dict[str, Mapping[str, F32]]: ...
+    def fields(self) -> dict[str, Mapping[str, Floats]]: ...
 
 
 class Trained(Protocol):
@@ -101,7 +100,7 @@ class State:
         plan: Plan,
         embeddings: Embeddings,
         fields: Callable[[int], Fields],
-        initial: Callable[[int, Ints], dict[str, F32]],
+        initial: Callable[[int, Ints], dict[str, Floats]],
         quantize: str = "",
     ) -> None:
         self.comm = comm
@@ -320,7 +319,7 @@ def _add_over_ranks(counts: NDArray[np.int32], comm: Comm) -> NDArray[np.int32]:
     return total
 
 
-def dense_fields(world: Trained) -> dict[str, dict[str, F32]]:
+def dense_fields(world: Trained) -> dict[str, dict[str, Floats]]:
     """Parameter -> its fields: views of "value" and of the dense optimizer's state."""
     states = {name: world.model.layout.views(flat) for name, flat in world.dense.state.items()}
     return {
@@ -329,7 +328,7 @@ def dense_fields(world: Trained) -> dict[str, dict[str, F32]]:
     }
 
 
-def replicated_fields(world: Trained) -> dict[str, Mapping[str, F32]]:
+def replicated_fields(world: Trained) -> dict[str, Mapping[str, Floats]]:
     """What every rank has whole: the fields of dense parameters, copies of what says where the rows
     of tables are that move, the factors of the dense optimizer, and scales of operands. Collective
     where there are such tables.

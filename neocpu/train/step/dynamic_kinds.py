@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from neocpu.core.jagged import KJT, InverseKJT
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.rows.sketch import Observations, PooledGradient, importances
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.distinct_bags import expand
@@ -34,7 +34,6 @@ from neocpu.tables.embedding.hot_sketch import HotSketch, SketchSizes
 from neocpu.tables.specs.compositions import DynamicMap
 from neocpu.train.config.config import Config
 from neocpu.train.model.composition_layout import KeyVectors
-from neocpu.train.state.blocks import F32
 from neocpu.train.step.table_rows import TableRows
 
 if TYPE_CHECKING:
@@ -73,11 +72,11 @@ class HotRows:
             copies = {field: value[positions] for field, value in values.items()}
             rows.write(self._hot, promoted.hot_rows[piece], copies)
 
-    def numbers(self) -> F32:
+    def numbers(self) -> Floats:
         """The state of the sketch."""
         return self.sketch.numbers()
 
-    def load(self, numbers: F32) -> None:
+    def load(self, numbers: Floats) -> None:
         """Take up a state that `numbers` gave."""
         self.sketch.load(numbers)
 
@@ -111,12 +110,12 @@ class DynamicRows(Protocol):
     def decide(self, rows: TableRows) -> None:
         """Move rows. Collective."""
 
-    def numbers(self) -> F32:
+    def numbers(self) -> Floats:
         """All that there is to know, as numbers f32[n, m] of one shape: digest and checkpoint have
         them.
         """
 
-    def load(self, numbers: F32) -> None:
+    def load(self, numbers: Floats) -> None:
         """Take up what `numbers` gave."""
 
 
@@ -140,7 +139,7 @@ class _Member:
     rows: DynamicRows
     parts: tuple[KeyVectors, ...]
     lookups: list[list[Ints]] = field(default_factory=list)
-    importance: list[list[F32]] = field(default_factory=list)
+    importance: list[list[Floats]] = field(default_factory=list)
 
     @property
     def tensor(self) -> str:
@@ -207,7 +206,7 @@ class DynamicKinds:
                 member.rows.map(rows, [values[run] for run in runs])
         return replace(kjt, values=values)
 
-    def note(self, batch: KJT | InverseKJT, gradient: F32) -> None:
+    def note(self, batch: KJT | InverseKJT, gradient: Floats) -> None:
         """Note the lookups of a batch, which has logical rows, with the gradient f32[b, columns] of
         E physical.
         """
@@ -291,7 +290,7 @@ class DynamicKinds:
         """Where the rows of each logical table are now."""
         return {member.name: partial(_moved, member.rows, member.parts) for member in self._members}
 
-    def fields(self) -> dict[str, Mapping[str, F32]]:
+    def fields(self) -> dict[str, Mapping[str, Floats]]:
         """What digest and checkpoint have of where rows are, as of a dense parameter. Collective
         where something was noted since the last exchange.
         """
@@ -299,14 +298,14 @@ class DynamicKinds:
         # as fp32 numbers, so that file and digest need to know nothing of sketches
         return {member.tensor: {"value": member.rows.numbers()} for member in self._members}
 
-    def load(self, fields: Mapping[str, Mapping[str, F32]]) -> None:
+    def load(self, fields: Mapping[str, Mapping[str, Floats]]) -> None:
         """Take up what `fields` gave."""
         for member in self._members:
             member.rows.load(fields[member.tensor]["value"])
 
 
 def maps_of(
-    config: Config, parts: Sequence[KeyVectors], numbers: Mapping[str, F32]
+    config: Config, parts: Sequence[KeyVectors], numbers: Mapping[str, Floats]
 ) -> "dict[str, MovedRows]":
     """Where the rows of each logical table are in a checkpoint with these numbers, by the names
     that `DynamicKinds.fields` gives them. parts : keys of the model; only their tables count.

@@ -14,14 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Doubles, Floats
 from neocpu.kernels.numbers.squares import pair_sum, square_sum
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.step.turn import DenseGradient
-
-Doubles = NDArray[np.float64]
 
 
 def pooled_norm(gradient: Floats, leaves: Sequence[int], comm: Comm) -> float:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Floats, Ints
 from neocpu.parallel.exchange.dense_reduction import sum_leaves
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.train.model.arrays import F32, NO_BIAS, NodeGradient
+from neocpu.train.model.arrays import NO_BIAS, NodeGradient
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class RoundedNodeGradient(NodeGradient):
     wire: Wire
     buffers: Buffers
 
-    def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
+    def write(self, layer: str, outer: Floats, inputs: Floats, rows: int = 1) -> None:
         """As `NodeGradient.write`."""
         weight = self.into[f"{layer}.weight"]
         bias = self.into.get(f"{layer}.bias", NO_BIAS)
         cuts = self.cuts * rows
         total = self.buffers.take("node", weight.size + bias.size, np.float32)
 
-        def leaf(number: int, out: F32) -> None:
+        def leaf(number: int, out: Floats) -> None:
             leaf_weight = out[: weight.size].reshape(weight.shape)
             leaf_bias = out[weight.size :]
             # one leaf: its sum is rounded before it is added to the next
@@ -44,11 +44,7 @@ class RoundedNodeGradient(NodeGradient):
 
 
 def node_gradient(
-    cuts: NDArray[np.int64],
-    into: Mapping[str, F32],
-    unscale: np.float32,
-    wire: Wire | None,
-    buffers: Buffers,
+    cuts: Ints, into: Mapping[str, Floats], unscale: np.float32, wire: Wire | None, buffers: Buffers
 ) -> NodeGradient:
     """Where the gradients of one node go, on a wire or none; cuts, into, unscale : as of
     `NodeGradient`.

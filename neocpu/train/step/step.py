@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.stages import DIRECTIONS, NONE_AHEAD, STEP
 from neocpu.core.trees import leaf_cuts, rank_samples
+from neocpu.core.types import Floats
 from neocpu.parallel.embeddings.protocol import Embedding
 from neocpu.parallel.exchange.dense_reduction import LeafReduction, dense_reduction
 from neocpu.parallel.exchange.wires import Wire
@@ -188,7 +188,7 @@ class TrainStep:
         work = StepWork(self.pipeline, order, self.work(), self.dynamic, comm.span, between)
         return Steps(work, batches, step, ahead)
 
-    def forward(self, batch: BatchLike) -> NDArray[np.float32]:
+    def forward(self, batch: BatchLike) -> Floats:
         """Logits f32[b] of this rank's samples. Collective."""
         turn = Turn(batch, 0)
         self._start_input(turn)
@@ -239,7 +239,7 @@ class TrainStep:
         self._E = self.vectors.matrix(turn.batch.labels.size)
         self.model.forward_bottom(turn.batch.dense, self._E)
 
-    def _logits(self, turn: Turn) -> NDArray[np.float32]:
+    def _logits(self, turn: Turn) -> Floats:
         assert turn.lookup is not None
         return self.model.forward_top(self._E, turn.lookup.finish(self._E))
 
@@ -312,7 +312,7 @@ class TrainStep:
         turn.sums[name] = self.start_sum(bucket)
         return turn.sums[name]
 
-    def start_sum(self, bucket: Bucket) -> Started[NDArray[np.float32]]:
+    def start_sum(self, bucket: Bucket) -> Started[Floats]:
         """Begin to add the gradients of a bucket's parameters over all ranks."""
         gradients = {node: flat[bucket.parameters] for node, flat in self._nodes.items()}
         return bucket.reduction.start(gradients)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from neocpu.core.types import Elements, Ints
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.train.state.blocks import F32, among
+from neocpu.train.state.blocks import among
 from neocpu.train.state.exchange import Piece, joined
 from neocpu.train.state.initial import fields_of, initial_rows
 
@@ -47,7 +47,7 @@ class TableRows:
         """Bring all rows to where they are read. Call it before the first `read` of a pause."""
         self._tbe.flush()
 
-    def read(self, table: int, rows: Ints) -> dict[str, F32]:
+    def read(self, table: int, rows: Ints) -> dict[str, Floats]:
         """The fields of rows i64[n], ascending and distinct, f32[n, ...] each, on every rank.
 
         Rows that were never looked up have their initial values.
@@ -59,7 +59,7 @@ class TableRows:
         pieces = self._gather(table, local_pieces)
         return {name: joined(name, before, rows, pieces) for name, before in initial.items()}
 
-    def write(self, table: int, rows: Ints, values: Mapping[str, F32]) -> None:
+    def write(self, table: int, rows: Ints, values: Mapping[str, Floats]) -> None:
         """Set all fields of rows i64[n], ascending and distinct; the same call on every rank."""
         for i in self._shards(table):
             shard = self._tbe.shards[i]

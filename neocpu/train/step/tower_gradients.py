@@ -10,9 +10,9 @@ of a run (digest, checkpoint) calls for.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.trees import Node, leaf_cuts, rank_samples
+from neocpu.core.types import Doubles, Floats
 from neocpu.parallel.exchange.dense_reduction import DenseReduction
 from neocpu.parallel.exchange.peers import Peers
 from neocpu.parallel.exchange.wires import Wire
@@ -22,8 +22,6 @@ from neocpu.train.model.dlrm import Dlrm
 from neocpu.train.model.towers import Towers
 from neocpu.train.step.node_gradients import node_gradient
 from neocpu.train.step.turn import DenseGradient
-
-F32 = NDArray[np.float32]
 
 
 class TowerGradients:
@@ -77,7 +75,7 @@ class TowerGradients:
             first = end
         return gradients
 
-    def share(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+    def share(self, squares: Doubles) -> Doubles:
         """Sums f64[K] of parameters, each from a node that knows it, where NaN says that this one
         does not. Collective.
         """
@@ -88,10 +86,10 @@ class TowerGradients:
         by_node = arrived.reshape(nodes, -1)
         # the first node that knows: all that do have the same bits
         known = np.argmin(np.isnan(by_node), axis=0)
-        shared: NDArray[np.float64] = by_node[known, np.arange(squares.size)]
+        shared: Doubles = by_node[known, np.arange(squares.size)]
         return shared
 
-    def _tree_nodes(self, batch: int) -> dict[Node, F32]:
+    def _tree_nodes(self, batch: int) -> dict[Node, Floats]:
         """This node's gradients for each aligned node of the leaves of this rank's peers."""
         peers = self._peers
         cuts = leaf_cuts(batch, peers.leaves)

@@ -3,9 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from neocpu.core.jagged import KJT, InverseKJT
 from neocpu.core.types import Floats
 from neocpu.parallel.embeddings.protocol import LookupUnderWay, UpdateUnderWay
@@ -33,7 +30,7 @@ class BatchLike(Protocol):
     """
 
     @property
-    def dense(self) -> NDArray[np.float32]:
+    def dense(self) -> Floats:
         """f32[b, dense features]."""
 
     @property
@@ -41,7 +38,7 @@ class BatchLike(Protocol):
         """Bags of the samples."""
 
     @property
-    def labels(self) -> NDArray[np.float32]:
+    def labels(self) -> Floats:
         """f32[b]."""
 
     @property
@@ -78,9 +75,9 @@ class Outcome:
     the loss scale was too large for it, and is smaller now.
     """
 
-    prediction: NDArray[np.float32]
-    labels: NDArray[np.float32]
-    loss: NDArray[np.float32]
+    prediction: Floats
+    labels: Floats
+    loss: Floats
     fault: str = ""
     scaled: bool = False
 
@@ -100,9 +97,9 @@ class Turn:
     step: int
     input: Started[Any] | None = None
     lookup: LookupUnderWay | None = None
-    gradient: NDArray[np.float32] | None = None
+    gradient: Floats | None = None
     update: UpdateUnderWay | None = None
-    sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
+    sums: dict[str, Started[Floats]] = field(default_factory=dict)
     begun: dict[str, list[DenseGradient]] = field(default_factory=dict)
     tower_sums: list[DenseGradient] | None = None
     fault: str = ""

@@ -24,11 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Bools, Doubles, Floats, Ints
 from neocpu.kernels.twins.numbers.elementary import log, log1p
 from neocpu.parallel.transport.comm import Comm
 
-F32 = NDArray[np.float32]
 CLIP = (2.0**-126, 1.0 - 2.0**-25)  # smallest normal fp32; halfway from 1 to the fp32 below it
 UNIT = 2.0**24  # of a fixed-point 1
 CANDIDATES = 1024  # keys that each rank offers when ranks divide the range of scores
@@ -66,7 +65,9 @@ class Metrics:
         return values | dict(self.ranking)
 
 
-def compute(scores: F32, labels: F32, loss: str, comm: Comm, losses: F32 | None = None) -> Metrics:
+def compute(
+    scores: Floats, labels: Floats, loss: str, comm: Comm, losses: Floats | None = None
+) -> Metrics:
     """Metrics over all ranks' samples: predictions f32[n] and labels f32[n] of this rank.
 
     Collective.
@@ -107,13 +108,13 @@ def compute(scores: F32, labels: F32, loss: str, comm: Comm, losses: F32 | None 
     )
 
 
-def mean_of(terms: NDArray[np.float64], comm: Comm) -> float | None:
+def mean_of(terms: Doubles, comm: Comm) -> float | None:
     """The mean of numbers f64[n] of all ranks, exact but for its last rounding; None of none."""
     count, total = _totals(comm, [np.ones_like(terms), terms])
     return float(total / count) if count and total is not None else None
 
 
-def fixed_point(terms: F32) -> NDArray[np.float64]:
+def fixed_point(terms: Floats) -> Doubles:
     """Terms f32[n] as whole multiples of 2^-24, times 2^24.
 
     Their sums are exact in fp64 while they stay below 2^29, whatever their order.
@@ -122,7 +123,7 @@ def fixed_point(terms: F32) -> NDArray[np.float64]:
     return np.rint(fixed, out=fixed)
 
 
-def binned(bins: Ints, terms: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+def binned(bins: Ints, terms: Doubles, count: int) -> Doubles:
     """Sums of terms f64[n] by bin i64[n], f64[count]; each adds its terms in their order."""
     return np.bincount(bins, weights=terms, minlength=count).astype(np.float64)
 
@@ -139,9 +140,7 @@ def _log(x: float) -> float:
     return float(log(np.array([x]))[0])
 
 
-def _regression(
-    comm: Comm, z: NDArray[np.float64], y: NDArray[np.float64], errors: NDArray[np.floating]
-) -> Metrics:
+def _regression(comm: Comm, z: Doubles, y: Doubles, errors: NDArray[np.floating]) -> Metrics:
     """Metrics of numbers z f64[n] with squared errors [n] for labels y f64[n]."""
     terms = [np.ones_like(z), errors.astype(np.float64), z, y]
     count, squares, predicted, labels = _totals(comm, terms)
@@ -155,7 +154,7 @@ def _regression(
     )
 
 
-def exact_sum(x: NDArray[np.float64]) -> Fraction | None:
+def exact_sum(x: Doubles) -> Fraction | None:
     """The sum of fp64 numbers without any rounding; None where one is not finite.
 
     Numbers of one exponent are added as integers, in halves of 26 bits so that int64 holds 2^36 of
@@ -175,7 +174,7 @@ def exact_sum(x: NDArray[np.float64]) -> Fraction | None:
     return total
 
 
-def _totals(comm: Comm, terms: Sequence[NDArray[np.float64]]) -> list[Fraction | None]:
+def _totals(comm: Comm, terms: Sequence[Doubles]) -> list[Fraction | None]:
     """Exact sums over all ranks of each array; None where a term is not finite."""
     # as text: an exact sum may have more digits than any number that travels
     local_sums = " ".join(_to_text(exact_sum(x)) for x in terms)
@@ -199,7 +198,7 @@ def _from_text(text: str) -> Fraction | None:
     return Fraction(int(numerator, 16), int(denominator, 16))
 
 
-def count_auc(scores: F32, clicked: NDArray[np.bool_], comm: Comm) -> float | None:
+def count_auc(scores: Floats, clicked: Bools, comm: Comm) -> float | None:
     """Exact area under the ROC curve over all ranks, ties counted half.
 
     None for a single class or a NaN. Collective.
@@ -241,7 +240,7 @@ class _Histogram(NamedTuple):
     non_clicks: Ints
 
 
-def _histogram(scores: F32, clicked: NDArray[np.bool_]) -> _Histogram:
+def _histogram(scores: Floats, clicked: Bools) -> _Histogram:
     """Histogram of this rank's scores."""
     bits = (scores + np.float32(0)).view(np.int32).astype(np.int64)  # -0 becomes +0
     # floats order as these integers do, so bounds and ties are exact
@@ -295,9 +294,9 @@ class Window:
     """
 
     def __init__(self, size: int) -> None:
-        self._batches: deque[tuple[F32, F32, F32]] = deque(maxlen=size)
+        self._batches: deque[tuple[Floats, Floats, Floats]] = deque(maxlen=size)
 
-    def add(self, scores: F32, labels: F32, losses: F32) -> None:
+    def add(self, scores: Floats, labels: Floats, losses: Floats) -> None:
         """Remember this rank's predictions, labels and losses, f32[b] each, of one batch."""
         # copies: the model's buffers belong to the next batch
         self._batches.append((scores.copy(), labels.copy(), losses.copy()))

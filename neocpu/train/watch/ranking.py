@@ -20,13 +20,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Bools, Doubles, Floats, Ints
 from neocpu.kernels.twins.numbers.elementary import log
-from neocpu.train.watch.metrics import F32, binned, exact_sum
+from neocpu.train.watch.metrics import binned, exact_sum
 
-F64 = NDArray[np.float64]
 AT = (5, 10)
 
 
@@ -40,11 +38,11 @@ class _Ties(NamedTuple):
     group: Ints
     before: Ints
     size: Ints
-    gain: F64
+    gain: Doubles
 
 
 def ranking(
-    scores: F32, labels: F32, groups: Ints, at: Sequence[int] = AT
+    scores: Floats, labels: Floats, groups: Ints, at: Sequence[int] = AT
 ) -> dict[str, float | int | None]:
     """Ranking metrics by name; None where no group has one.
 
@@ -80,7 +78,7 @@ def ranking(
     return values | {"groups": count, "groups_without_clicks": int(count - ranked.sum())}
 
 
-def _ties(scores: F32, labels: F32, group: Ints) -> _Ties:
+def _ties(scores: Floats, labels: Floats, group: Ints) -> _Ties:
     """Runs of equal scores, by group and descending."""
     # the labels' order within a run decides nothing but the order of an exact sum
     order = np.lexsort((labels, -scores, group))
@@ -97,26 +95,26 @@ def _ties(scores: F32, labels: F32, group: Ints) -> _Ties:
     return _Ties(run_group, first - group_first, size, gain)
 
 
-def _discounts(length: int) -> F64:
+def _discounts(length: int) -> Doubles:
     """Sums of the first 0, 1, … `length` discounts 1 / log2(1 + rank), f64[length + 1]."""
     ranks = np.arange(1, length + 1, dtype=np.float64)
     terms = log(np.full(length, 2.0)) / log(1.0 + ranks)
     return np.concatenate([[0.0], np.add.accumulate(terms)])
 
 
-def _dcg(ties: _Ties, k: int, count: int) -> F64:
+def _dcg(ties: _Ties, k: int, count: int) -> Doubles:
     """Discounted gain of the first k of each group, f64[count]."""
     sums = _discounts(k)
     discounts = sums[np.minimum(ties.before + ties.size, k)] - sums[np.minimum(ties.before, k)]
     return binned(ties.group, ties.gain / ties.size * discounts, count)
 
 
-def _share(ties: _Ties, k: int) -> F64:
+def _share(ties: _Ties, k: int) -> Doubles:
     """Share of each run that is among the first k."""
     return np.clip(k - ties.before, 0, ties.size) / ties.size
 
 
-def _hits(ties: _Ties, k: int, count: int) -> F64:
+def _hits(ties: _Ties, k: int, count: int) -> Doubles:
     """Chance that one of the first k of each group is a click."""
     seats = np.clip(k - ties.before, 0, ties.size)
     miss = np.ones(ties.size.size)
@@ -130,13 +128,13 @@ def _hits(ties: _Ties, k: int, count: int) -> F64:
     return 1.0 - missed
 
 
-def _reciprocal_ranks(ties: _Ties) -> F64:
+def _reciprocal_ranks(ties: _Ties) -> Doubles:
     """1 / rank of the first click of each group with one."""
     clicked = np.flatnonzero(ties.gain > 0)
     # a group's first run with a click; runs of a group follow one another
     _, first = np.unique(ties.group[clicked], return_index=True)
     runs = clicked[first]
-    result: F64 = 1.0 / (1.0 + ties.before[runs].astype(np.float64))
+    result: Doubles = 1.0 / (1.0 + ties.before[runs].astype(np.float64))
     for index in np.flatnonzero((ties.size[runs] > 1) & (ties.gain[runs] < ties.size[runs])):
         run = runs[index]
         result[index] = _first_click(int(ties.before[run]), int(ties.size[run]), ties.gain[run])
@@ -154,7 +152,7 @@ def _first_click(before: int, size: int, clicks: float) -> float:
     return total
 
 
-def _gauc(ties: _Ties, clicks: F64, sizes: Ints, both: NDArray[np.bool_]) -> float | None:
+def _gauc(ties: _Ties, clicks: Doubles, sizes: Ints, both: Bools) -> float | None:
     """AUC of the groups with both labels, weighted by their samples."""
     before = np.cumsum(clicks) - clicks  # clicks of the groups ahead
     # runs descend: clicks ahead of a run, and half of its own, are above its other samples
@@ -168,7 +166,7 @@ def _gauc(ties: _Ties, clicks: F64, sizes: Ints, both: NDArray[np.bool_]) -> flo
     return float(total / int(sizes[both].sum())) if total is not None and auc.size else None
 
 
-def _mean(values: F64) -> float | None:
+def _mean(values: Doubles) -> float | None:
     """The mean, rounded once; None of none."""
     total = exact_sum(values)
     return None if total is None or not values.size else float(total / values.size)

@@ -8,14 +8,12 @@ those of `deciles` hold a tenth of the samples each. Counts are integers and sum
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Doubles, Floats, Ints
 from neocpu.kernels.twins.numbers.elementary import exp
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.watch.metrics import UNIT, Metrics, binned, entropy, fixed_point
 
-F32 = NDArray[np.float32]
 Bins = list[dict[str, object]]
 LOG_ODDS = np.arange(-8.0, 8.5, 0.5)  # between bins; the outer bins are open
 DECILES = 10
@@ -23,7 +21,7 @@ OFF = 0.05  # of the clicks, from which their predicted number is told to be wro
 DEVIATIONS = 3.0  # of the number of clicks, which chance seldom exceeds
 
 
-def reliability(scores: F32, labels: F32, loss: str, comm: Comm) -> Bins:
+def reliability(scores: Floats, labels: Floats, loss: str, comm: Comm) -> Bins:
     """Bins that hold samples: their `samples`, and mean `predicted` probability and `label`.
 
     scores, labels : f32[n] of this rank. loss : "mse" has no probabilities, and no bins.
@@ -36,7 +34,7 @@ def reliability(scores: F32, labels: F32, loss: str, comm: Comm) -> Bins:
     return _sums(scores, labels, bins, edges.size + 1, comm)
 
 
-def deciles(scores: F32, labels: F32, loss: str, comm: Comm) -> Bins:
+def deciles(scores: Floats, labels: Floats, loss: str, comm: Comm) -> Bins:
     """As `reliability`, by tenths of all samples in the order of their predictions.
 
     Equal predictions stay in one bin, so that there may be fewer than ten, of unequal sizes.
@@ -48,7 +46,7 @@ def deciles(scores: F32, labels: F32, loss: str, comm: Comm) -> Bins:
     return _sums(scores, labels, bins, bounds.size + 1, comm)
 
 
-def _quantiles(scores: F32, parts: int, comm: Comm) -> F32:
+def _quantiles(scores: Floats, parts: int, comm: Comm) -> Floats:
     """The lowest score of all but the first of so many equal parts of all ranks' scores.
 
     scores : from 0 on. Found byte by byte from the highest: only counts travel.
@@ -70,7 +68,7 @@ def _quantiles(scores: F32, parts: int, comm: Comm) -> F32:
     return known.astype(np.int32).view(np.float32)
 
 
-def _sums(scores: F32, labels: F32, bins: Ints, count: int, comm: Comm) -> Bins:
+def _sums(scores: Floats, labels: Floats, bins: Ints, count: int, comm: Comm) -> Bins:
     """What `reliability` says of bins that each sample is in one of."""
     local_sums = np.zeros((3, count))
     for row, terms in zip(local_sums, (np.ones_like(scores), scores, labels)):
@@ -87,7 +85,7 @@ def _sums(scores: F32, labels: F32, bins: Ints, count: int, comm: Comm) -> Bins:
     ]
 
 
-def _of_ranks(numbers: NDArray[np.float64], comm: Comm) -> NDArray[np.float64]:
+def _of_ranks(numbers: Doubles, comm: Comm) -> Doubles:
     """Sums over all ranks of arrays whose sums are exact in fp64."""
     every = np.empty(comm.size * numbers.size)
     comm.allgatherv(numbers.reshape(-1), every, np.full(comm.size, numbers.size))

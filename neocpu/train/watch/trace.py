@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.targets import draft_of, whole_file
-from neocpu.core.types import JsonObject
+from neocpu.core.types import Doubles, JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.timeline import (
     KEPT_STEPS,
@@ -91,9 +90,7 @@ def _round_trip(comm: Comm, rank: int, clock: Clock) -> ClockSample:
     return ClockSample(arrived, arrived - float(times.mean()), max(trip, 0.0) / 2)
 
 
-def _send(
-    comm: Comm, source: int, target: int, numbers: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _send(comm: Comm, source: int, target: int, numbers: Doubles) -> Doubles:
     """The numbers of rank `source` on rank `target`; zeros on the others."""
     sends = np.zeros(comm.size, np.int64)
     recvs = np.zeros(comm.size, np.int64)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from neocpu.core.types import Doubles
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.config.settings import OptimizerConfig
 from neocpu.train.watch.metrics import UNIT, Metrics, entropy, fixed_point
@@ -49,8 +49,8 @@ class TrainLog:
         self._now = now
         # of each batch its step, samples, losses, predictions and labels: of this rank since the
         # last line, and of all ranks before; twice the window, so that every step has some before
-        self._sums: deque[NDArray[np.float64]] = deque(maxlen=2 * window)
-        self._totals: deque[NDArray[np.float64]] = deque(maxlen=2 * window)
+        self._sums: deque[Doubles] = deque(maxlen=2 * window)
+        self._totals: deque[Doubles] = deque(maxlen=2 * window)
         self._window = window
         self._fresh = 0  # batches of the last line
         self._seconds = 0.0  # and samples of the clock at the last line, for the speed since then

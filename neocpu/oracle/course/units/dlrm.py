@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Doubles, Floats, Ints
 from neocpu.kernels.twins.dense import gemm, interaction, loss
 from neocpu.oracle.course.unit import Exercise, Problem, Returned, unit_of
 
 F32 = np.float32
-Floats = NDArray[np.float32]
 
 
 def our_losses(
@@ -21,7 +19,7 @@ def our_losses(
     bottom: Floats,
     top: Floats,
     rate: float,
-) -> NDArray[np.float64]:
+) -> Doubles:
     """The losses f64[steps] by the twins of the kernels that train; arguments as in the solution.
 
     Layers, interaction, loss and their gradients are the twins'; SGD adds nothing to them.

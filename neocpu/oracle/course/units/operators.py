@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats
 from neocpu.oracle.course.unit import Problem
 from neocpu.oracle.operator import Arrays, Case, Options, Value
 from neocpu.oracle.ops import OPERATORS
@@ -80,7 +80,7 @@ def bf16_case(problem: Problem) -> Case:
     return _case(problem, "round", inputs, {"format": "bf16", "rounding": "stochastic"})
 
 
-def bf16_reference(x: NDArray[np.float32], random: NDArray[np.uint16]) -> Elements:
+def bf16_reference(x: Floats, random: NDArray[np.uint16]) -> Elements:
     """Codes of the right shape; either neighbour is right."""
     return np.zeros(x.shape, np.uint16)
 

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from neocpu.core.types import Elements, Floats, Ints
+from neocpu.core.types import Bools, Elements, Floats, Ints
 from neocpu.peers import arrays as operators
 from neocpu.tables.embedding.bounds import bag_cuts
 from neocpu.tables.embedding.changes import PAGE, pages_of
@@ -86,7 +85,7 @@ def weight_gradient(
     row_format: str,
     batch: FeatureBatch,
     grad: Floats,
-    features: NDArray[np.bool_],
+    features: Bools,
 ) -> Floats:
     """Gradient f32[n] of the per-sample weights: exact dot products, rounded once.
 

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.rules import RULES
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.peers.fbgemm.modules.compiled import Compilable
 from neocpu.peers.fbgemm.modules.engine import NONE, ExternalTables
 from neocpu.peers.fbgemm.names import EmbeddingLocation
@@ -71,7 +70,7 @@ def check_buffer(name: str, host: Tensor, size: int, dtype: torch.dtype) -> None
         )
 
 
-def _starts(sizes: NDArray[np.int64]) -> list[int]:
+def _starts(sizes: Ints) -> list[int]:
     """Where each table begins if tables of these sizes follow one another."""
     starts: list[int] = (np.cumsum(sizes) - sizes).tolist()
     return starts
@@ -200,7 +199,7 @@ class Storage(Compilable):
         # Kernels take codes as unsigned numbers.
         return array.view(np.uint16) if array.dtype == np.int16 else array
 
-    def codes(self) -> tuple[Elements, NDArray[np.int64], NDArray[np.int64]]:
+    def codes(self) -> tuple[Elements, Ints, Ints]:
         """Codes of all tables, flat; rows i64[T] and dimensions i64[T] of each."""
         return (
             self.words(self.weights_host).reshape(-1),
@@ -215,7 +214,7 @@ class Storage(Compilable):
             tables.bind(self.words(self.weights_host), *self.states())
         return tables
 
-    def states(self) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
+    def states(self) -> tuple[list[Floats], Floats]:
         """Element states, each flat, and row states [rows, n], flat; all of them in place."""
         element_states = [
             self.words(getattr(self, f"{prefix}_host"))
@@ -232,7 +231,7 @@ class Storage(Compilable):
             if state.rowwise == rowwise
         ]
 
-    def _row_states(self) -> NDArray[np.float32]:
+    def _row_states(self) -> Floats:
         """Row states [rows, n], flat: the tensors' own memory, after joining them if need be."""
         names = [f"{prefix}_host" for prefix, state in self._rule_prefixes.items() if state.rowwise]
         if not names:
@@ -249,5 +248,5 @@ class Storage(Compilable):
             for i, name in enumerate(names):
                 getattr(self, name).data = joined[:, i]
             first = joined[:, 0]
-        rows: NDArray[np.float32] = first.as_strided((first.numel(), n), (n, 1)).numpy()
+        rows: Floats = first.as_strided((first.numel(), n), (n, 1)).numpy()
         return rows.reshape(-1)

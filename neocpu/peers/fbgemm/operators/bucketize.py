@@ -6,11 +6,10 @@ Rows are split over ranks in blocks of one size, in uneven ranges, or by remaind
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from neocpu.core.types import Bools
 from neocpu.peers.fbgemm.operators.moves import ints, like, rows
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
 from neocpu.tables.embedding import layouts
@@ -39,7 +38,7 @@ def _bucketized(
     total_num_blocks: OptionalTensor,
     keep_orig_idx_per_feature: OptionalTensor,
 ) -> layouts.Bucketized:
-    keep: bool | NDArray[np.bool_] = keep_orig_idx
+    keep: bool | Bools = keep_orig_idx
     if keep_orig_idx_per_feature is not None:
         keep = keep_orig_idx_per_feature.numpy()
     block_counts: list[int] = []

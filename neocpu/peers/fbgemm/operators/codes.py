@@ -5,11 +5,10 @@ Rows are written back to nearest even, or stochastically by Philox
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.codecs import CODECS, ROUNDINGS
 from neocpu.core.formats import FORMATS
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.twins.numbers.philox import tensor_key
 
@@ -29,7 +28,7 @@ def _call(form: str, function: str, x: Elements, options: list[object], out: Ele
     return out
 
 
-def decode(codes: Elements, form: str, columns: int) -> NDArray[np.float32]:
+def decode(codes: Elements, form: str, columns: int) -> Floats:
     """Numbers f32[R, columns] of rows of codes [R, W]; fp32 rows are returned as they are."""
     if form == "fp32":
         return codes
@@ -44,7 +43,7 @@ def decode(codes: Elements, form: str, columns: int) -> NDArray[np.float32]:
     )
 
 
-def encode(x: NDArray[np.float32], form: str) -> Elements:
+def encode(x: Floats, form: str) -> Elements:
     """Codes [R, W] of numbers f32[R, columns], to nearest even; fp32 rows as they are."""
     if form == "fp32":
         return x
@@ -55,9 +54,7 @@ def encode(x: NDArray[np.float32], form: str) -> Elements:
     return _call(form, codec.quantize, np.ascontiguousarray(x), options, _room(x, form))
 
 
-def encode_randomly(
-    x: NDArray[np.float32], form: str, table: str, rows: NDArray[np.int64], step: int
-) -> Elements:
+def encode_randomly(x: Floats, form: str, table: str, rows: Ints, step: int) -> Elements:
     """As `encode`, but rounded stochastically: codes of rows i64[R] of `table` at update `step`."""
     codec = CODECS[form]
     # FBGEMM's constructor has no seed, so all modules share one.
@@ -71,5 +68,5 @@ def encode_randomly(
     return _call(form, codec.randomly, x, options, _room(x, form))
 
 
-def _room(x: NDArray[np.float32], form: str) -> Elements:
+def _room(x: Floats, form: str) -> Elements:
     return np.empty((x.shape[0], row_codes(form, x.shape[1])), FORMATS[form].dtype)

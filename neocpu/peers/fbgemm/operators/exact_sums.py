@@ -8,17 +8,16 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.peers.fbgemm.context import Context
 from neocpu.peers.fbgemm.operators.moves import words
 from neocpu.tables.embedding import layouts
 from neocpu.tables.embedding.row_sums import SumsOfRows, by_target, summed
 
 
-def numbers(tensor: Tensor) -> NDArray[np.float32]:
+def numbers(tensor: Tensor) -> Floats:
     """A tensor as an fp32 array."""
     return tensor.detach().to(torch.float32).contiguous().numpy()
 

@@ -9,10 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.peers.fbgemm.operators.exact_sums import differentiable, numbers, sums
 from neocpu.peers.fbgemm.operators.jagged import dense_to_jagged_forward, jagged_to_padded_dense
 from neocpu.peers.fbgemm.operators.moves import ints
@@ -25,7 +24,7 @@ from neocpu.tables.embedding.row_sums import (
 )
 
 
-def _fp32(tensor: Tensor) -> NDArray[np.float32]:
+def _fp32(tensor: Tensor) -> Floats:
     """A tensor as an fp32 array. Raises Refused for fp64, as FBGEMM does."""
     if tensor.dtype == torch.float64:
         raise Refused("products and softmax on jagged rows have no fp64, as in FBGEMM")
@@ -175,7 +174,7 @@ def batched_dense_vec_jagged_2d_mul_backward(
     return vector_gradient, row_gradient.view(a_values.shape)
 
 
-def _softmax(values: NDArray[np.float32], ends: list[int]) -> NDArray[np.float32]:
+def _softmax(values: Floats, ends: list[int]) -> Floats:
     """Softmax of each column over each bag, computed in fp64 by our exponential."""
     from neocpu.kernels.twins.numbers.elementary import exp
 

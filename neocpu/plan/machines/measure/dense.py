@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.core.trees import aligned_nodes, leaf_cuts, rank_leaves, rank_samples
+from neocpu.core.types import Floats
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import PRODUCTS, Machine
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from neocpu.plan.machines.measure.phase_clock import PhaseClock
 
 LEAVES = 16
-F32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class DenseBench:
         self._E = rng.standard_normal((self._samples, design.columns), np.float32)
         self._dE = np.empty_like(self._E)
         self._z = np.empty((self._samples, design.top_inputs), np.float32)
-        self._inputs: list[F32] = []
+        self._inputs: list[Floats] = []
         self._outputs = [np.empty((self._samples, out), np.float32) for _, out in design.layers]
         self._gradients = [
             np.ones((self._samples, inputs), np.float32) for inputs, _ in design.layers

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
+from neocpu.core.types import Doubles
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
 from neocpu.plan.machines.measure.dense import DENSE_DESIGNS, DenseBench
@@ -28,7 +29,6 @@ from neocpu.plan.machines.measure.phase_clock import PhaseClock
 if TYPE_CHECKING:
     from neocpu.parallel.exchange.input_dist import Input
 
-Floats = NDArray[np.float64]
 Numbers = NDArray[np.float32]
 LEAVES = 16
 # that take turns, so that rows are not all in the processor's cache
@@ -267,7 +267,7 @@ def fit(phase: str, timed: list[Timed]) -> dict[str, float]:
     return {}
 
 
-def _least_errors(columns: Floats) -> Floats:
+def _least_errors(columns: Doubles) -> Doubles:
     """x with columns @ x near 1, by least squares that are weighted again and again."""
     # columns differ by powers of ten, and lstsq would take the smallest of them for nothing
     scale = columns.max(axis=0)
@@ -280,7 +280,7 @@ def _least_errors(columns: Floats) -> Floats:
         errors = np.abs(columns / scale @ x - 1.0)
         # weights of least absolute errors: a few slow moments must not bend the whole fit
         weights = 1.0 / np.sqrt(np.maximum(errors, LEAST_ERROR))
-    result: Floats = x / scale
+    result: Doubles = x / scale
     return result
 
 

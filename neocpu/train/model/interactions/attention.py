@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient, Shapes
+from neocpu.train.model.arrays import Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.linear import Linear
 from neocpu.train.model.precision.operands import EXACT, Precision
@@ -38,7 +39,7 @@ class SelfAttentionLayout:
         width = self.widths[0]
         return tuple((f"{self.prefix}.{name}.weight", (width, width)) for name in PARTS)
 
-    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return SelfAttention(self, parameters)
 
@@ -46,7 +47,7 @@ class SelfAttentionLayout:
 class SelfAttention(Interaction):
     """The three products, and the kernels between them."""
 
-    def __init__(self, layout: SelfAttentionLayout, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, layout: SelfAttentionLayout, parameters: Mapping[str, Floats]) -> None:
         self._count = len(layout.widths)
         columns = sum(layout.widths)
         # rounded once, here, so that kernel and twin multiply by one number
@@ -58,9 +59,9 @@ class SelfAttention(Interaction):
         self._y = Buffer(columns)
         self._outer = [Buffer(columns) for _ in PARTS]
         self._dx = Buffer(columns)
-        self._vectors: tuple[F32, ...] = ()
+        self._vectors: tuple[Floats, ...] = ()
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """The vectors' mixtures."""
         samples = len(x)
         self._vectors = tuple(projection.forward(x) for projection in self._projections)
@@ -71,7 +72,7 @@ class SelfAttention(Interaction):
         )
         return y
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """dx: what came through queries, keys and values, added in this order."""
         samples = len(dy)
         outer = tuple(buffer.matrix(samples) for buffer in self._outer)

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.model.arrays import F32, NodeGradient, Shapes
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import NodeGradient, Shapes
 from neocpu.train.model.precision.operands import EXACT, Precision
 
 Widths = tuple[int, ...]
@@ -27,13 +28,13 @@ class Interaction:
     Attributes: logit f32[b], what the last `forward` adds to the logit beside the top MLP, or None.
     """
 
-    logit: F32 | None = None
+    logit: Floats | None = None
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """y f32[b, sum of its widths] of x f32[b, columns] (C-contiguous); valid until the next."""
         raise NotImplementedError
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """dx f32[b, columns] from dy, which stays as it is; valid until the next call.
 
         dlogit : f32[b], gradient of the logit.
@@ -54,7 +55,7 @@ class InteractionLayout(Protocol):
     def tensors(self) -> Shapes:
         """(name, shape) of its parameters."""
 
-    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
         """The interaction at work; parameters : by name, its own among them. precision : of the
         operands of its products.
         """

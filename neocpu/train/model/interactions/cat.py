@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neocpu.train.model.arrays import F32, Shapes
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths
 from neocpu.train.model.precision.operands import EXACT, Precision
 
@@ -21,7 +22,7 @@ class CatLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Cat()
 
@@ -29,10 +30,10 @@ class CatLayout:
 class Cat(Interaction):
     """x as it is."""
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """x itself."""
         return x
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """dy itself."""
         return dy

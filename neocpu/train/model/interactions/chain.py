@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from neocpu.core.errors import ConfigError
-from neocpu.train.model.arrays import F32, NodeGradient, Shapes
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths
 from neocpu.train.model.options import InteractionOptions
 from neocpu.train.model.precision.operands import EXACT, Precision
@@ -79,16 +80,16 @@ class Chain(Interaction):
     def __init__(
         self,
         layouts: Sequence[InteractionLayout],
-        parameters: Mapping[str, F32],
+        parameters: Mapping[str, Floats],
         between: Callable[[], None],
         precision: Precision = EXACT,
     ) -> None:
         self.modules = [layout.build(parameters, precision) for layout in layouts]
         self._between = between
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """What the last one gives; the logit has what all of them add, the first one's first."""
-        logit: F32 | None = None
+        logit: Floats | None = None
         for module in self.modules:
             x = module.forward(x)
             if module.logit is not None:
@@ -98,7 +99,7 @@ class Chain(Interaction):
         self.logit = logit
         return x
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """dx of the first one."""
         for module in reversed(self.modules):
             dy = module.backward(dy, dlogit)

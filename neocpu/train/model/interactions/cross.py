@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient, Shapes
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths
 from neocpu.train.model.linear import Linear
 from neocpu.train.model.options import CrossShape
@@ -50,7 +51,7 @@ class CrossLayout:
         """Of the layers."""
         return [f"{self.prefix}.cross.{layer}" for layer in range(self.shape.layers)]
 
-    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Cross(self, parameters, precision)
 
@@ -59,7 +60,7 @@ class Cross(Interaction):
     """All cross layers; what each of them multiplies x_0 by is kept for the way back."""
 
     def __init__(
-        self, layout: CrossLayout, parameters: Mapping[str, F32], precision: Precision
+        self, layout: CrossLayout, parameters: Mapping[str, Floats], precision: Precision
     ) -> None:
         columns = sum(layout.widths)
         product = LowRank if layout.shape.rank else Linear
@@ -69,10 +70,10 @@ class Cross(Interaction):
         self._gradients = (Buffer(columns), Buffer(columns))
         self._first_gradient = Buffer(columns)
         self._scratch = Buffer(columns)
-        self._factors: list[F32] = []
+        self._factors: list[Floats] = []
         self._x = np.empty((0, columns), np.float32)
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """x after all layers."""
         self._x = x
         self._factors = []
@@ -86,7 +87,7 @@ class Cross(Interaction):
             x = y
         return x
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """dx: what came through x_l of every layer, and all that came through x_0."""
         samples = len(dy)
         first = self._first_gradient.matrix(samples)
@@ -117,15 +118,15 @@ class Cross(Interaction):
 class LowRank:
     """U (V x) + b of one cross layer, as `Linear`."""
 
-    def __init__(self, name: str, parameters: Mapping[str, F32], precision: Precision) -> None:
+    def __init__(self, name: str, parameters: Mapping[str, Floats], precision: Precision) -> None:
         self._down = Linear(f"{name}.v", parameters, precision=precision)
         self._up = Linear(f"{name}.u", parameters, precision=precision)
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """U (V x) + b, f32[b, n]."""
         return self._up.forward(self._down.forward(x))
 
-    def backward(self, outer: F32) -> F32:
+    def backward(self, outer: Floats) -> Floats:
         """Gradient of x, f32[b, n]; outer : that of the output."""
         return self._down.backward(self._up.backward(outer))
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.train.model.arrays import F32, Buffer, Shapes
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.interactions.fm import PairSum
 from neocpu.train.model.precision.operands import EXACT, Precision
@@ -35,7 +36,7 @@ class DeepFmLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return DeepFm(self)
 
@@ -47,12 +48,12 @@ class DeepFm(Interaction):
         self._term = PairSum(layout.widths)
         self._dx = Buffer(sum(layout.widths))
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """x itself."""
         self.logit = self._term.forward(x)
         return x
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """The term's gradient, then dy is added."""
         dx = self._dx.matrix(len(dy))
         # the term adds to the logit itself, so the logit's gradient is its own

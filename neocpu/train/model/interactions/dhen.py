@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient, Shapes
+from neocpu.train.model.arrays import Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.attention import SelfAttentionLayout
 from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths, one_width
 from neocpu.train.model.interactions.cat import CatLayout
@@ -134,7 +135,7 @@ class DhenLayout:
         """(name, shape) of the parameters of all layers."""
         return tuple(tensor for layer in self.layers() for tensor in layer.tensors())
 
-    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Dhen([DhenLayer(layer, parameters) for layer in self.layers()])
 
@@ -145,13 +146,13 @@ class Dhen(Interaction):
     def __init__(self, layers: Sequence["DhenLayer"]) -> None:
         self._layers = layers
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """Vectors of the last layer."""
         for layer in self._layers:
             x = layer.forward(x)
         return x
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """dx of the first layer."""
         for layer in reversed(self._layers):
             dy = layer.backward(dy, dlogit)
@@ -166,7 +167,7 @@ class Dhen(Interaction):
 class DhenLayer(Interaction):
     """One layer: modules with their projections, residual, normalisation."""
 
-    def __init__(self, layout: DhenLayerLayout, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, layout: DhenLayerLayout, parameters: Mapping[str, Floats]) -> None:
         self.layout = layout
         columns = sum(layout.widths)
         width = layout.tokens * layout.vectors[0]
@@ -189,7 +190,7 @@ class DhenLayer(Interaction):
         self._inverse = np.empty(0)
         self._normal = np.empty((0, columns), np.float32)
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """Vectors f32[b, columns] of x f32[b, columns that come]."""
         total = self._sum.matrix(len(x))
         # sums from +0 in the order of the modules, as docs/arithmetic.md has them
@@ -200,7 +201,7 @@ class DhenLayer(Interaction):
             total += x if self._residual is None else self._residual.forward(x)
         return self._normalised(total) if self.layout.shape.norm else total
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """dx: what came through the modules in their order, then through the residual."""
         outer = self._unnormalised(dy) if self.layout.shape.norm else dy
         dx = self._dx.matrix(len(dy))
@@ -223,11 +224,11 @@ class DhenLayer(Interaction):
         if self._residual is not None:
             self._residual.weight_gradients(nodes)
 
-    def _vectors(self, matrix: F32) -> F32:
+    def _vectors(self, matrix: Floats) -> Floats:
         """A matrix f32[b, columns] as f32[b * vectors, D]."""
         return matrix.reshape(-1, self.layout.vectors[0])
 
-    def _normalised(self, total: F32) -> F32:
+    def _normalised(self, total: Floats) -> Floats:
         y = self._y.matrix(len(total))
         rows = self._vectors(total)
         if len(self._inverse) < len(rows):
@@ -239,7 +240,7 @@ class DhenLayer(Interaction):
         chosen("dense.layer_norm", "norm_forward")(rows, EPS, self._vectors(y), inverse)
         return y
 
-    def _unnormalised(self, dy: F32) -> F32:
+    def _unnormalised(self, dy: Floats) -> Floats:
         outer = self._outer.matrix(len(dy))
         y = self._vectors(self._normal)
         inverse = self._inverse[: len(y)]

@@ -8,8 +8,9 @@ One kernel does it, `kernels/dense/interaction.py`; `docs/arithmetic.md` §6 has
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
-from neocpu.train.model.arrays import F32, Buffer, Shapes
+from neocpu.train.model.arrays import Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.precision.operands import EXACT, Precision
 
@@ -39,7 +40,7 @@ class DotLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Dot(self, precision)
 
@@ -56,7 +57,7 @@ class Dot(Interaction):
         self._rounded_gradient = precision.gradient("dot")
         self._x = self.dx.matrix(0)
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """The first vector and the products."""
         self._x = self._rounded_input.of(x)
         y = self.y.matrix(len(x))
@@ -67,7 +68,7 @@ class Dot(Interaction):
         """Write y again, where it was; x must be as it was."""
         self.forward(self._x)
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """Each vector's gradient: multiples of all it met."""
         dx = self.dx.matrix(len(self._x))
         dy = self._rounded_gradient.of(dy)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
-from neocpu.train.model.arrays import F32, Buffer, Shapes
+from neocpu.train.model.arrays import Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.precision.operands import EXACT, Precision
 
@@ -39,7 +40,7 @@ class FmLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, F32], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Fm(self)
 
@@ -53,14 +54,14 @@ class Fm(Interaction):
         self._y = Buffer(self._width + 1)
         self._dx = Buffer(sum(layout.vectors))
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """The first vector and the term."""
         y = self._y.matrix(len(x))
         y[:, : self._width] = x[:, : self._width]
         y[:, self._width] = self._term.forward(x)
         return y
 
-    def backward(self, dy: F32, dlogit: F32) -> F32:
+    def backward(self, dy: Floats, dlogit: Floats) -> Floats:
         """The term's gradient, and that of the first vector."""
         dx = self._dx.matrix(len(dy))
         self._term.backward(dy[:, self._width], dx)
@@ -86,7 +87,7 @@ class PairSum:
         self._out = Buffer(1)
         self._x = np.empty((0, sum(vectors)), np.float32)
 
-    def forward(self, x: F32) -> F32:
+    def forward(self, x: Floats) -> Floats:
         """f32[b] of x f32[b, sum of widths], which `backward` reads again."""
         self._x = x
         samples = len(x)
@@ -107,7 +108,7 @@ class PairSum:
         chosen("dense.gemm", "layer")(square, self._halves, self._no_bias, False, out)
         return out.reshape(-1)
 
-    def backward(self, gradient: F32, dx: F32) -> None:
+    def backward(self, gradient: Floats, dx: Floats) -> None:
         """Write the gradient of x into dx f32[b, sum of widths]; gradient : of the sum, f32[b]."""
         samples = len(self._x)
         vectors = self._x.reshape(samples, *self._shape)

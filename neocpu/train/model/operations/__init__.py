@@ -7,8 +7,9 @@ only, and so does its gradient; sums over samples (of parameters) go by leaves, 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from neocpu.core.types import Floats
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
-from neocpu.train.model.arrays import F32, NodeGradient
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 from neocpu.train.model.operations.add import Add
 from neocpu.train.model.operations.copy import Copy
@@ -23,17 +24,17 @@ class Operation(Protocol):
     Of a key whose tables do not pool, samples are lookups here: f32[n, width] (`row_parts.py`).
     """
 
-    def forward(self, sources: Sequence[F32], out: F32) -> None:
+    def forward(self, sources: Sequence[Floats], out: Floats) -> None:
         """Write the vectors of a batch into out f32[b, dim]; sources f32[b, width] each."""
 
-    def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
+    def backward(self, gradient: Floats, sources: Sequence[Floats]) -> None:
         """Write the gradients of the sources f32[b, width] each, from that of `out`."""
 
     def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """Write the gradients of its parameters, summed over each of the nodes."""
 
 
-OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, F32]], Operation]] = {
+OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, Floats]], Operation]] = {
     "copy": Copy,
     "add": Add,
     "multiply": Multiply,
@@ -46,10 +47,10 @@ class RowOperation(Protocol):
     know which rows they are.
     """
 
-    def forward(self, sources: Sequence[KeyLookups], out: F32) -> None:
+    def forward(self, sources: Sequence[KeyLookups], out: Floats) -> None:
         """Write the key's row of each lookup into out f32[n, dim]."""
 
-    def backward(self, gradient: F32) -> Sequence[RowTerms]:
+    def backward(self, gradient: Floats) -> Sequence[RowTerms]:
         """The gradients of the rows of each source, from that of `out`; they may name their rows.
 
         The set of all terms of a batch may depend on its leaves, not on the number of ranks.
@@ -59,17 +60,19 @@ class RowOperation(Protocol):
         """As `Operation.weight_gradients`; cuts of the nodes count lookups."""
 
 
-ROW_OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, F32]], RowOperation]] = {
+ROW_OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, Floats]], RowOperation]] = {
     "tensor_train": TensorTrain,
 }
 
 
-def make_row_operation(vectors: KeyVectors, parameters: Mapping[str, F32]) -> RowOperation | None:
+def make_row_operation(
+    vectors: KeyVectors, parameters: Mapping[str, Floats]
+) -> RowOperation | None:
     """The operation of a part whose operation is one on lookups, else None."""
     make = ROW_OPERATIONS.get(vectors.operation)
     return make(vectors, parameters) if make else None
 
 
-def make_operation(vectors: KeyVectors, parameters: Mapping[str, F32]) -> Operation:
+def make_operation(vectors: KeyVectors, parameters: Mapping[str, Floats]) -> Operation:
     """The operation of a part; parameters : of the model, by name."""
     return OPERATIONS[vectors.operation](vectors, parameters)

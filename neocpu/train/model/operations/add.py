@@ -4,23 +4,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from neocpu.train.model.arrays import F32, NodeGradient
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 
 
 class Add:
     """Sum of vectors of one width."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
         pass
 
-    def forward(self, sources: Sequence[F32], out: F32) -> None:
+    def forward(self, sources: Sequence[Floats], out: Floats) -> None:
         """out f32[b, dim] of sources f32[b, dim] each."""
         out[:] = sources[0]
         for source in sources[1:]:
             np.add(out, source, out=out)
 
-    def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
+    def backward(self, gradient: Floats, sources: Sequence[Floats]) -> None:
         """Every source has the gradient of the sum."""
         for source in sources:
             source[:] = gradient

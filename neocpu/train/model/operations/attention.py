@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.dense import attention as kernels
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.attention_layout import AttentionLayout
 from neocpu.train.model.mlp import Mlp
 
@@ -21,7 +21,7 @@ from neocpu.train.model.mlp import Mlp
 class Attention:
     """One history. layout : its shape. parameters : of the model, by name."""
 
-    def __init__(self, layout: AttentionLayout, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, layout: AttentionLayout, parameters: Mapping[str, Floats]) -> None:
         dim = layout.dim
         self._softmax = layout.normalise == "softmax"
         self._mlp = Mlp(layout.prefix, layout.sizes, parameters, last_relu=False)
@@ -38,7 +38,7 @@ class Attention:
         self._histories = kernels.Histories(nothing, np.zeros(1, np.int64), nothing)
         self._weights = np.empty(0, np.float32)
 
-    def forward(self, rows: F32, offsets: Ints, target: F32, out: F32) -> None:
+    def forward(self, rows: Floats, offsets: Ints, target: Floats, out: Floats) -> None:
         """Write the vectors of a batch into out f32[b, D].
 
         rows : f32[n, D], C-contiguous, read again by `backward`. offsets : i64[b+1], of each
@@ -60,7 +60,7 @@ class Attention:
         kernels.weighted_rows(rows, self._weights, offsets, sums)
         out[:] = sums
 
-    def backward(self, gradient: F32, target: F32) -> F32:
+    def backward(self, gradient: Floats, target: Floats) -> Floats:
         """Gradient f32[n, D] of the rows, from that of the vectors f32[b, D]; valid until the next
         call.
 

@@ -2,24 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 
-from neocpu.train.model.arrays import F32, NodeGradient
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 
 
 class Copy:
     """Concatenation of vectors, or the one vector of a full table."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
         pass
 
-    def forward(self, sources: Sequence[F32], out: F32) -> None:
+    def forward(self, sources: Sequence[Floats], out: Floats) -> None:
         """out f32[b, sum of widths] of sources f32[b, width] each."""
         column = 0
         for source in sources:
             out[:, column : column + source.shape[1]] = source
             column += source.shape[1]
 
-    def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
+    def backward(self, gradient: Floats, sources: Sequence[Floats]) -> None:
         """Each source has the gradient of its columns."""
         at = 0
         for source in sources:

@@ -7,24 +7,25 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from neocpu.train.model.arrays import F32, NodeGradient
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 
 
 class Multiply:
     """Product of vectors of one width, number by number."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
-        self._factors: Sequence[F32] = ()
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
+        self._factors: Sequence[Floats] = ()
 
-    def forward(self, sources: Sequence[F32], out: F32) -> None:
+    def forward(self, sources: Sequence[Floats], out: Floats) -> None:
         """out f32[b, dim] of sources f32[b, dim] each, which `backward` reads again."""
         self._factors = sources
         out[:] = sources[0]
         for source in sources[1:]:
             np.multiply(out, source, out=out)
 
-    def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
+    def backward(self, gradient: Floats, sources: Sequence[Floats]) -> None:
         """The product rule."""
         for number, source in enumerate(sources):
             # not v / s_k, which fails at 0 and rounds otherwise

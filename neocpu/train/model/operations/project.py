@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.core.types import Floats
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 from neocpu.train.model.linear import Linear
 
@@ -20,7 +21,7 @@ class Project:
     sources that have fewer columns than it.
     """
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
         names = iter(
             vectors.parameter(tensor).removesuffix(".weight") for tensor, _ in vectors.tensors
         )
@@ -31,7 +32,7 @@ class Project:
         self._inputs = [Buffer(source.width) for source in vectors.sources]
         self._outer = Buffer(vectors.dim)
 
-    def forward(self, sources: Sequence[F32], out: F32) -> None:
+    def forward(self, sources: Sequence[Floats], out: Floats) -> None:
         """out f32[b, dim] of sources f32[b, d_k] each."""
         for number, (projection, source) in enumerate(zip(self._projections, sources)):
             term = source
@@ -44,7 +45,7 @@ class Project:
             else:
                 out[:] = term
 
-    def backward(self, gradient: F32, sources: Sequence[F32]) -> None:
+    def backward(self, gradient: Floats, sources: Sequence[Floats]) -> None:
         """Source k has the gradient of the sum times P_k."""
         outer = self._outer.matrix(len(gradient))
         # columns of dE; products want rows without gaps, and weight gradients read it again

@@ -7,10 +7,10 @@ rows that stand side by side have the sums that each table would have given.
 
 import numpy as np
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.rows import lookup
 from neocpu.tables.embedding.row_sums import SumsOfRows, summed
-from neocpu.train.model.arrays import F32, Buffer
+from neocpu.train.model.arrays import Buffer
 
 
 class BagSums:
@@ -21,7 +21,7 @@ class BagSums:
         self._gradient = Buffer(dim)
         self._lengths: Ints = np.empty(0, np.int64)
 
-    def forward(self, rows: F32, offsets: Ints, out: F32) -> None:
+    def forward(self, rows: Floats, offsets: Ints, out: Floats) -> None:
         """Write the pooled rows f32[n, D] of each sample into out f32[b, D].
 
         offsets : i64[b+1], of each sample's lookups. A mean divides by their number, pruned ones
@@ -37,7 +37,7 @@ class BagSums:
         if self._mean:
             out /= self._divisors()
 
-    def backward(self, gradient: F32) -> F32:
+    def backward(self, gradient: Floats) -> Floats:
         """Gradient f32[n, D] of the rows, from that of the pooled vectors f32[b, D]; valid until
         the next call.
         """
@@ -47,6 +47,6 @@ class BagSums:
         np.take(gradient, np.repeat(np.arange(len(gradient)), self._lengths), axis=0, out=by_row)
         return by_row
 
-    def _divisors(self) -> F32:
+    def _divisors(self) -> Floats:
         # an empty bag has sum 0, which stays
         return np.maximum(self._lengths, 1).astype(np.float32)[:, None]

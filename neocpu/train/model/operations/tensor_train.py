@@ -26,12 +26,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Floats, Ints
 from neocpu.kernels.dense import tt
 from neocpu.kernels.rows import lookup
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.tables.embedding.row_sums import SumsOfRows, summed
-from neocpu.train.model.arrays import F32, Buffer, NodeGradient
+from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 
 
@@ -145,7 +145,7 @@ CHAINS = 16  # the kernels take ranks that are multiples of it
 class TensorTrain:
     """One key of a table of kind "tt". vectors : its layout."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, F32]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
         options = dict(vectors.options)
         self._factors: tuple[int, int, int] = options["rows"]
         self._dims: tuple[int, int, int] = options["dims"]
@@ -154,7 +154,7 @@ class TensorTrain:
         # zeros behind the rank add +0 to chains: no bit changes
         self._wide = -(-self._rank // CHAINS) * CHAINS
         self._sources: Sequence[KeyLookups] = ()
-        self._cores: list[F32] = []
+        self._cores: list[Floats] = []
         self._index: RowIndex | None = None
         self._kept: Ints = np.empty(0, np.int64)  # lookups of rows that are kept as they are
         q1, q2, _ = self._dims
@@ -167,7 +167,7 @@ class TensorTrain:
 
     # ---- forward ----
 
-    def forward(self, sources: Sequence[KeyLookups], out: F32) -> None:
+    def forward(self, sources: Sequence[KeyLookups], out: Floats) -> None:
         """out f32[n, D], the row of each lookup times its weight; a lookup of no row has zeros."""
         self._sources = sources
         cores = sources[:CORES]
@@ -202,7 +202,7 @@ class TensorTrain:
         if weights is not None:
             np.multiply(out, weights[:, None], out=out)
 
-    def _padded(self, core: int, rows: F32) -> F32:
+    def _padded(self, core: int, rows: Floats) -> Floats:
         """Rows of a core with lines of the kernels' rank: +0 behind the numbers that there are."""
         if self._wide == self._rank:
             return rows
@@ -214,7 +214,7 @@ class TensorTrain:
         padded[tuple(slice(size) for size in shape)] = rows.reshape(shape)
         return padded.reshape(len(rows), int(np.prod(target[1:])))
 
-    def _unpadded(self, core: int, rows: F32) -> F32:
+    def _unpadded(self, core: int, rows: Floats) -> Floats:
         """Rows of a core as its table has them."""
         if self._wide == self._rank:
             return rows
@@ -228,7 +228,7 @@ class TensorTrain:
 
     # ---- backward ----
 
-    def backward(self, gradient: F32) -> Sequence[RowTerms]:
+    def backward(self, gradient: Floats) -> Sequence[RowTerms]:
         """Gradients of core rows, one for each leaf and row of it, from that of `out`."""
         index = self._index
         assert index is not None
@@ -263,8 +263,8 @@ class TensorTrain:
         return leaf
 
     def _first_terms(
-        self, index: RowIndex, leaves: GradientIndex, gradient: F32
-    ) -> tuple[F32, Ints]:
+        self, index: RowIndex, leaves: GradientIndex, gradient: Floats
+    ) -> tuple[Floats, Ints]:
         """Gradients of (leaf, row of core 1), and the rows."""
         q1 = self._dims[0]
         first = index.first[leaves.prefix]
@@ -277,8 +277,8 @@ class TensorTrain:
         return out, self._row_numbers(0, leaves.nodes[runs[:-1]], index, leaves)
 
     def _second_terms(
-        self, index: RowIndex, leaves: GradientIndex, gradient: F32
-    ) -> tuple[F32, Ints]:
+        self, index: RowIndex, leaves: GradientIndex, gradient: Floats
+    ) -> tuple[Floats, Ints]:
         """Gradients of (leaf, row of core 2), and the rows."""
         q1 = self._dims[0]
         second = index.second[leaves.prefix]
@@ -288,7 +288,9 @@ class TensorTrain:
         tt.second_gradients(self._cores[0], first, gradient, order, starts, q1, out)
         return out, self._row_numbers(1, leaves.nodes[order[starts[:-1]]], index, leaves)
 
-    def _third_terms(self, index: RowIndex, leaves: GradientIndex, merged: F32) -> tuple[F32, Ints]:
+    def _third_terms(
+        self, index: RowIndex, leaves: GradientIndex, merged: Floats
+    ) -> tuple[Floats, Ints]:
         """Gradients of (leaf, row of core 3), and the rows."""
         order, starts = grouped(leaves.leaf * len(self._cores[2]) + index.third[leaves.row])
         out = self._terms[2].matrix(starts.size - 1)

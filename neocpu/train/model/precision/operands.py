@@ -23,7 +23,7 @@ from neocpu.core.types import Floats
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.operands import OperandFormat
 from neocpu.kernels.twins.numbers.philox import DENSE_ROUNDING, tensor_key
-from neocpu.train.model.arrays import F32, Buffer
+from neocpu.train.model.arrays import Buffer
 from neocpu.train.model.precision.keys import FP8, PrecisionKeys
 
 STATE = "precision."  # tensors of the state that are no parameters begin so
@@ -56,11 +56,11 @@ def scale_for(largest: float, most: float, margin: int) -> np.float32:
 class OperandRounding:
     """One tensor: it enters products as it is."""
 
-    def of(self, x: F32) -> F32:
+    def of(self, x: Floats) -> Floats:
         """The operand f32[r, c] of x, which stays as it is; valid until the next call."""
         return x
 
-    def inside(self, x: F32) -> F32:
+    def inside(self, x: Floats) -> Floats:
         """The operand f32[r, c] in place of x."""
         return x
 
@@ -107,7 +107,7 @@ class Precision:
     def measure(self) -> None:
         """What comes now is no training."""
 
-    def settle(self, parameters: Mapping[str, F32], step: int) -> None:
+    def settle(self, parameters: Mapping[str, Floats], step: int) -> None:
         """Parameters were updated, or are the initial ones (step 0)."""
 
     @property
@@ -243,7 +243,7 @@ class NarrowPrecision(Precision):
         self._loss[:] = max(float(self._loss[0]) * self._keys.backoff_factor, 1.0), 0
         return True
 
-    def settle(self, parameters: Mapping[str, F32], step: int) -> None:
+    def settle(self, parameters: Mapping[str, Floats], step: int) -> None:
         """Without master weights, round the matrices; initial ones to the nearest."""
         if self._keys.weights != "none":
             return
@@ -280,17 +280,17 @@ class TensorRounding(OperandRounding):
         self._rounding = ROUNDINGS[kind.rounding]
         self._memory = Buffer(0)
 
-    def of(self, x: F32) -> F32:
+    def of(self, x: Floats) -> Floats:
         """The rounded numbers, in memory of its own."""
         if self._memory.columns != x.shape[1]:
             self._memory = Buffer(x.shape[1])
         return self._round(np.ascontiguousarray(x), self._memory.matrix(len(x)), False)
 
-    def inside(self, x: F32) -> F32:
+    def inside(self, x: Floats) -> Floats:
         """The rounded numbers in place of x."""
         return self._round(x, x, True)
 
-    def _round(self, x: F32, out: F32, inside: bool) -> F32:
+    def _round(self, x: Floats, out: Floats, inside: bool) -> Floats:
         form = OperandFormat(self._layout, self._scale_of(x), self.kind.limit)
         if self._rounding == ROUNDINGS["stochastic"] and self._owner.step:
             draw = (self._key, self._first_row, self._owner.step)
@@ -307,7 +307,7 @@ class TensorRounding(OperandRounding):
         """Number of the first row among those of all ranks."""
         return self._owner.first * self._rows
 
-    def _scale_of(self, x: F32) -> np.float32:
+    def _scale_of(self, x: Floats) -> np.float32:
         return self.scale
 
 
@@ -321,7 +321,7 @@ class WeightRounding(TensorRounding):
     def _first_row(self) -> int:
         return 0
 
-    def _scale_of(self, x: F32) -> np.float32:
+    def _scale_of(self, x: Floats) -> np.float32:
         if self.kind.limit == UNLIMITED:
             return ONE
         largest = float(np.abs(x).max(initial=np.float32(0)))
