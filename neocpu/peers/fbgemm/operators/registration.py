@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from neocpu.peers.fbgemm.operators.fakes import FAKES
+from neocpu.peers.fbgemm.operators.fakes import FAKES, implementation
 from neocpu.peers.fbgemm.operators.gradients import formulas
 from neocpu.peers.fbgemm.operators.registry import load
 from neocpu.peers.fbgemm.operators.traced import COMPOSITES as TRACED
@@ -61,9 +61,9 @@ def register(present: bool) -> torch.library.Library:
             if name in FAKES and not _registered(name, "Meta", "CompositeImplicitAutograd"):
                 if present:
                     # FBGEMM's operators take a fake only from a module that it names.
-                    library.impl(name, FAKES[name], "Meta")
+                    library.impl(name, implementation(name), "Meta")
                 else:
-                    torch.library.register_fake(qualified, FAKES[name], lib=library)
+                    torch.library.register_fake(qualified, implementation(name), lib=library)
             if name in gradients and not _registered(
                 name, "Autograd", "AutogradCPU", "CompositeImplicitAutograd"
             ):
