@@ -1,13 +1,14 @@
 """Which test runs on which worker, in what order, which tests are the inner loop, and which are
 long covers of which a day runs a sample?
 
-`pytest` without a path spreads the tests over as many processes as there are cores, four at most.
-A file stays on one worker, and some files share one:
+`pytest` without a path spreads the tests over one process more than there are cores, four at most:
+many tests wait, and on two cores a third worker has the core meanwhile. A file stays on one worker,
+and some files share one:
 
 * Files that need the same kernels stand in a group, or two workers would compile them both. These
   groups come first, the longest at the head, so that all kernels are soon in the cache; beside the
-  one that compiles what all runs need, files that need no kernels.
-* Whatever starts mpiexec is in the last groups, the longest at the head: ranks poll while they
+  one that compiles what all runs need, files that need no kernels, and those that mostly wait.
+* Whatever else starts mpiexec is in the last groups, the longest at the head: ranks poll while they
   wait, and by then the kernels are compiled.
 
 `pytest tests/test_x.py` runs in one process, where a debugger works; `-n 0` and `-n 4` decide
@@ -44,6 +45,8 @@ FIRST: dict[str, tuple[str, ...]] = {
     ),
     # meanwhile, so that the kernels of every run are not compiled twice
     "no kernels": ("learned", "oracle_stochastic", "oracle_semantics", "oracle_flat", "house"),
+    # jobs without kernels that stand still, hang, or are killed after seconds
+    "waiting": ("standing_still", "launch", "comm", "doctor", "slurm"),
     "formats": ("spmd::test_on_threads", "narrow_homes", "narrow", "formats", "tiers"),
     "scores": ("scoring", "recommend"),
     "updates": ("tbe", "update", "sharded", "preflight"),
@@ -58,12 +61,9 @@ LAST: dict[str, tuple[str, ...]] = {
     "kills": ("resume", "parity_kills"),
     "bodies": ("spmd",),
     "hosts": ("hosts", "calibrate", "balance"),
-    # short ones, so that neither worker waits long for the other's last
-    "still": ("standing_still",),
-    "launch": ("launch",),
+    # short ones, so that no worker waits long for another's last
     "signals": ("signals",),
-    "comm": ("comm",),
-    "doctor": ("doctor", "slurm", "emulation"),
+    "emulation": ("emulation",),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less
@@ -229,8 +229,8 @@ _PLACES = {name: place for place, name in enumerate([*FIRST, None, *LAST])}
 
 def count() -> int:
     """How many workers this machine is good for; 0: none but this process."""
-    workers = min(len(cores.available()), MOST_WORKERS)
-    return workers if workers > 1 else 0
+    available = len(cores.available())
+    return min(available + 1, MOST_WORKERS) if available > 1 else 0
 
 
 def group_of(file: str, test: str) -> str | None:
