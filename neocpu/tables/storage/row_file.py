@@ -132,7 +132,7 @@ class RowFile:
             )
         if any(table.record < 1 or not 0 < table.rows < 2**62 for table in tables):
             raise StorageError(
-                f"{path}: a table needs 1 to 2^62 rows and records of at least a byte"
+                f"{path}: a table needs 1 to 2^62 - 1 rows and records of at least a byte"
             )
         # of this process: runs that make the same file must not write into one
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
