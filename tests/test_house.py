@@ -111,8 +111,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "kernels/dense/gemm.py:_product": "one loop nest",
     "kernels/rows/update.py:_fuse": "a factory: the kernel within",
     "kernels/rows/update.py:update_task": "one loop nest",
-    "oracle/cases/backward.py:_numbers": "a list of cases",
-    "oracle/cases/trajectory.py:cases": "a list of cases",
 }
 SAME_CLASS_NAMES: dict[str, str] = {
     "Bag": "one bag, of the kernels and of their twins",

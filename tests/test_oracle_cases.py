@@ -10,6 +10,7 @@ import pytest
 
 from neocpu.oracle import cases as drawing
 from neocpu.oracle.canonical.layout_kernels import BY_KERNELS
+from neocpu.oracle.cases.draw import ABOUT
 from neocpu.oracle.operator import Arrays, Case, Truth
 from neocpu.oracle.ops import OPERATORS, operator
 from neocpu.oracle.truth.formats import decode
@@ -139,6 +140,11 @@ def digest(case: Case) -> str:
     for name, array in sorted(case.inputs.items()):
         sha256.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return sha256.hexdigest()
+
+
+def test_every_row_of_the_catalogue_is_a_case() -> None:
+    names = {case.name for case in all_cases()}
+    assert [name for name in ABOUT if name not in names] == []
 
 
 def test_cases_are_the_same_for_ever() -> None:

@@ -6,7 +6,7 @@ decay rightly: LARS, CowClip, row-wise RMSProp.
 
 from collections.abc import Iterator
 
-from neocpu.oracle.cases.draw import Recipe
+from neocpu.oracle.cases.draw import ABOUT, Recipe
 from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, plain
 from neocpu.oracle.operator import Case, Value
 
@@ -30,14 +30,11 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         yield from make(recipe)
 
 
-def _case(recipe: Recipe, name: str, rule: str, about: str, **options: Value) -> Case:
-    return Case(
-        f"backward-{name}",
-        "backward",
-        plain(recipe, name, rule),
-        {"optimizer": rule, **EXACT, **OPTIONS_OF_RULE.get(rule, {}), "step": 6, **options},
-        about,
-    )
+def _case(recipe: Recipe, name: str, rule: str, about: str = "", **options: Value) -> Case:
+    inputs = plain(recipe, name, rule)
+    hyper = {"optimizer": rule, **EXACT, **OPTIONS_OF_RULE.get(rule, {}), "step": 6, **options}
+    name = f"backward-{name}"
+    return Case(name, "backward", inputs, hyper, about or ABOUT[name])
 
 
 def _tails(recipe: Recipe) -> Iterator[Case]:
@@ -62,7 +59,6 @@ def _tails(recipe: Recipe) -> Iterator[Case]:
         recipe,
         "tail-rate-limits",
         COUNTER,
-        "rates of rare rows grow tenfold at most",
         learning_rate_mode="tail_id_lr_increase",
         counter_halflife=-1,
         max_counter=900.0,
@@ -73,7 +69,6 @@ def _tails(recipe: Recipe) -> Iterator[Case]:
         recipe,
         "tail-rate-later",
         COUNTER,
-        "counters have no effect before adjustment_iter",
         learning_rate_mode="counter_sgd",
         tail_id_threshold=0.0,
         adjustment_iter=6,
@@ -102,7 +97,6 @@ def _adagradw(recipe: Recipe) -> Iterator[Case]:
         recipe,
         "adagradw-late",
         COUNTER,
-        "AdaGradW counts missed steps since adjustment_iter only",
         weight_decay=0.125,
         weight_decay_mode="adagradw",
         counter_halflife=-1,

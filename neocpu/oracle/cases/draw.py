@@ -1,9 +1,12 @@
-"""Where do the numbers of the cases come from? Philox, by seed and name of the case.
+"""Where do the numbers of the cases come from, and their words? Philox, by seed and name of the
+case; `cases.csv`, by its name, unless it is one of a series.
 
 They are the same on every machine, and never change.
 """
 
+import csv
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +20,9 @@ from neocpu.kernels.twins.numbers.philox import GENERATOR, random_words, tensor_
 from neocpu.oracle.operator import Arrays
 from neocpu.oracle.truth.bags import SCALED
 
+_TABLE = Path(__file__).resolve().with_name("cases.csv").read_text(encoding="utf-8")
+# what a case breaks, by its name
+ABOUT = {row["name"]: row["about"] for row in csv.DictReader(_TABLE.splitlines())}
 NARROW = 3  # columns of narrow rows where odd widths are allowed
 
 

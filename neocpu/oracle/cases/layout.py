@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.cases.draw import Draw, Recipe, bags, ragged, tables
+from neocpu.oracle.cases.draw import ABOUT, Draw, Recipe, bags, ragged, tables
 from neocpu.oracle.operator import Arrays, Case, Value
 
 
@@ -19,8 +19,8 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
         yield from make(recipe)
 
 
-def _case(name: str, op: str, inputs: Arrays, about: str, **options: Value) -> Case:
-    return Case(name, op, inputs, options, about)
+def _case(name: str, op: str, inputs: Arrays, about: str = "", **options: Value) -> Case:
+    return Case(name, op, inputs, options, about or ABOUT[name])
 
 
 def _checks(recipe: Recipe) -> Iterator[Case]:
@@ -28,15 +28,10 @@ def _checks(recipe: Recipe) -> Iterator[Case]:
     table_inputs = tables(draw, (11, 7), recipe.widths(1, 1), (1, 0, 1))
     batch = bags(draw, table_inputs, ragged(draw, 3, 4))
     inputs = {"rows": table_inputs["rows"], "feature_table": table_inputs["feature_table"], **batch}
-    yield _case("bounds-check-good", "bounds_check", inputs, "all rows in range: nothing changes")
+    yield _case("bounds-check-good", "bounds_check", inputs)
     bad = {**inputs, "indices": inputs["indices"].copy()}
     bad["indices"][::2] = np.resize([-1, 7, 11, -2, 1 << 40, -(1 << 63)], bad["indices"][::2].size)
-    yield _case(
-        "bounds-check-bad",
-        "bounds_check",
-        bad,
-        "rows beyond both ends, -1, and beyond 32 bits: exact counts by table",
-    )
+    yield _case("bounds-check-bad", "bounds_check", bad)
     huge = {
         "rows": np.array([1 << 33, 5, 1 << 31], np.int64),
         "dims": np.array(recipe.widths(128, 3, 4), np.int64),
@@ -46,17 +41,10 @@ def _checks(recipe: Recipe) -> Iterator[Case]:
     huge["indices"] = np.array(
         [0, (1 << 33) - 1, 1 << 25, (1 << 31) - 1, 1 << 29, -1, 4, 0, 16777216, 16777215], np.int64
     )
-    yield _case(
-        "linear-index-huge",
-        "linear_index",
-        huge,
-        "row * dim beyond 2^31, in tables that no test could allocate",
-    )
+    yield _case("linear-index-huge", "linear_index", huge)
     small = {**table_inputs, **bags(draw, table_inputs, ragged(draw, 3, 4))}
     del small["weights"]
-    yield _case(
-        "linear-index-small", "linear_index", small, "the narrowest tables, shared and out of order"
-    )
+    yield _case("linear-index-small", "linear_index", small)
 
 
 def _moves(recipe: Recipe) -> Iterator[Case]:
@@ -76,15 +64,8 @@ def _moves(recipe: Recipe) -> Iterator[Case]:
 
 def _permutes(base: Arrays) -> Iterator[Case]:
     """Keys in other orders; base : lengths [keys, samples], indices and weights."""
-    yield _case(
-        "permute", "permute", {**base, "permute": np.array([2, 0, 3, 1])}, "keys in another order"
-    )
-    yield _case(
-        "permute-repeats",
-        "permute",
-        {**base, "permute": np.array([1, 1, 3])},
-        "a key twice, others not at all",
-    )
+    yield _case("permute", "permute", {**base, "permute": np.array([2, 0, 3, 1])})
+    yield _case("permute-repeats", "permute", {**base, "permute": np.array([1, 1, 3])})
     offsets = np.append(0, np.cumsum(base["lengths"].sum(1)))
     for name, order, about in (
         ("expand-permute", [2, 0, 3, 1], "segments in another order"),
@@ -109,50 +90,24 @@ def _buckets(base: Arrays) -> Iterator[Case]:
     """Lookups to ranks; base : lengths [keys, samples], indices and weights."""
     flat: Arrays = {**base, "lengths": base["lengths"].reshape(-1)}
     flat["block_sizes"] = np.array([5, 7, 20, 3])
-    yield _case(
-        "block-bucketize",
-        "block_bucketize",
-        flat,
-        "blocks of unequal size; rows beyond the last block",
-        ranks=3,
-    )
-    yield _case(
-        "block-bucketize-one", "block_bucketize", flat, "one rank: everything stays", ranks=1
-    )
+    yield _case("block-bucketize", "block_bucketize", flat, ranks=3)
+    yield _case("block-bucketize-one", "block_bucketize", flat, ranks=1)
     last: Arrays = {
         **flat,
         "indices": np.full(base["indices"].size, 9),
         "block_sizes": np.array([5, 5, 5, 5]),
     }
-    yield _case(
-        "block-bucketize-edge",
-        "block_bucketize",
-        last,
-        "the last row of the last block, over and over",
-        ranks=2,
-    )
+    yield _case("block-bucketize-edge", "block_bucketize", last, ranks=2)
     uneven: Arrays = {name: array for name, array in flat.items() if name != "block_sizes"}
     uneven["boundaries"] = np.array([[0, 1, 1, 9], [0, 6, 8, 20], [0, 0, 0, 20], [0, 3, 4, 5]])
     about = "blocks of unequal size, some empty; rows at their edges and beyond the last"
     yield _case("bucketize-uneven", "bucketize_uneven", uneven, about, ranks=3)
-    yield _case(
-        "recat", "recat", {}, "blocks of three ranks and four keys, key-major", features=4, ranks=3
-    )
+    yield _case("recat", "recat", {}, features=4, ranks=3)
 
 
 def _offsets(lengths: NDArray[np.int32]) -> Iterator[Case]:
-    yield _case(
-        "offsets-ragged",
-        "lengths_to_offsets",
-        {"lengths": lengths.reshape(-1)},
-        "running sums start at 0",
-    )
-    yield _case(
-        "offsets-empty",
-        "lengths_to_offsets",
-        {"lengths": np.zeros(0, np.int32)},
-        "no lengths: one offset, 0",
-    )
+    yield _case("offsets-ragged", "lengths_to_offsets", {"lengths": lengths.reshape(-1)})
+    yield _case("offsets-empty", "lengths_to_offsets", {"lengths": np.zeros(0, np.int32)})
     for name, bag_lengths, about in (
         ("offsets-range", lengths.reshape(-1), "places start again in every bag"),
         ("offsets-range-empty", np.zeros(3, np.int32), "bags without a lookup"),
@@ -161,33 +116,19 @@ def _offsets(lengths: NDArray[np.int32]) -> Iterator[Case]:
         ends = {"offsets": np.append(0, np.cumsum(bag_lengths))}
         yield _case(name, "offsets_range", ends, about)
     big = np.array([1 << 30, 1 << 30, 1 << 30, 5], np.int32)
-    yield _case(
-        "offsets-beyond-32-bits",
-        "lengths_to_offsets",
-        {"lengths": big},
-        "32-bit lengths whose sum is not",
-    )
-    yield _case(
-        "lengths-ragged",
-        "offsets_to_lengths",
-        {"offsets": np.array([0, 0, 4, 4, 9])},
-        "empty bags at both ends",
-    )
+    yield _case("offsets-beyond-32-bits", "lengths_to_offsets", {"lengths": big})
+    yield _case("lengths-ragged", "offsets_to_lengths", {"offsets": np.array([0, 0, 4, 4, 9])})
 
 
 def _uniques(draw: Draw) -> Iterator[Case]:
     rows = draw.whole(200, 0, 25)
-    yield _case("unique-duplicates", "unique", {"indices": rows}, "many duplicates")
+    yield _case("unique-duplicates", "unique", {"indices": rows})
     wide = np.array([1 << 40, 5, (1 << 40) + 1, 5, 1 << 31, 1 << 32, 0, 1 << 40], np.int64)
-    yield _case(
-        "unique-wide", "unique", {"indices": wide}, "row numbers that differ beyond bit 32 only"
-    )
+    yield _case("unique-wide", "unique", {"indices": wide})
     far = (1 << 53) + np.array([0, 1, 2, 1, 3], np.int64)
     keys = np.concatenate([far, (1 << 62) + far, [(1 << 63) - 1, (1 << 63) - 2]])
-    yield _case(
-        "unique-beyond-fp64", "unique", {"indices": keys}, "keys above 2^53 that fp64 cannot tell"
-    )
-    yield _case("unique-empty", "unique", {"indices": np.zeros(0, np.int64)}, "nothing")
+    yield _case("unique-beyond-fp64", "unique", {"indices": keys})
+    yield _case("unique-empty", "unique", {"indices": np.zeros(0, np.int64)})
 
 
 def _batches(recipe: Recipe) -> Iterator[Case]:
@@ -228,43 +169,18 @@ def _dense(recipe: Recipe) -> Iterator[Case]:
     # Copies keep NaN and -0 as they are.
     values[9, 2] = -0.0
     inputs: Arrays = {"values": values, "offsets": offsets}
-    yield _case(
-        "padded-short",
-        "jagged_to_padded_dense",
-        inputs,
-        "bags are cut off at max_length",
-        max_length=4,
-        padding=-1.0,
-    )
-    yield _case(
-        "padded-long",
-        "jagged_to_padded_dense",
-        inputs,
-        "bags are padded; an empty one is all padding",
-        max_length=9,
-    )
+    yield _case("padded-short", "jagged_to_padded_dense", inputs, max_length=4, padding=-1.0)
+    yield _case("padded-long", "jagged_to_padded_dense", inputs, max_length=9)
     picked: Arrays = {"values": values, "select": np.array([10, 0, 0, 4, 9])}
-    yield _case(
-        "index-select-rows",
-        "index_select",
-        picked,
-        "rows in another order, one twice, one with NaN",
-    )
+    yield _case("index-select-rows", "index_select", picked)
     dense = draw.floats((4, 5, 3))
-    yield _case(
-        "unpadded",
-        "padded_dense_to_jagged",
-        {"dense": dense, "offsets": offsets},
-        "a bag longer than the array: zeros",
-    )
+    yield _case("unpadded", "padded_dense_to_jagged", {"dense": dense, "offsets": offsets})
     select: Arrays = {
         "values": values,
         "lengths": np.array([3, 0, 7, 1], np.int32),
         "select": np.array([2, 0, 2, 1]),
     }
-    yield _case(
-        "index-select", "jagged_index_select", select, "bags in another order, one twice, one empty"
-    )
+    yield _case("index-select", "jagged_index_select", select)
 
 
 def _sums(recipe: Recipe) -> Iterator[Case]:
@@ -273,11 +189,6 @@ def _sums(recipe: Recipe) -> Iterator[Case]:
         "values": draw.dyadic((2200, 2)),
         "offsets": np.array([0, 0, 31, 64, 1089, 2200, 2200]),
     }
-    yield _case(
-        "segment-sum-long",
-        "segment_sum",
-        long,
-        "segments around a warp and beyond a block, exact in every order",
-    )
+    yield _case("segment-sum-long", "segment_sum", long)
     real: Arrays = {"values": draw.floats((40, 7)), "offsets": np.arange(9) * 5}
-    yield _case("segment-sum", "segment_sum", real, "segments of five rows, odd width")
+    yield _case("segment-sum", "segment_sum", real)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, ragged, tables
+from neocpu.oracle.cases.draw import ABOUT, Draw, Recipe, bags, coded, gradient, ragged, tables
 from neocpu.oracle.cases.updates import EXACT, SCHEDULED, coded_states, states
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.backward import HYPER
@@ -31,51 +31,27 @@ def _inputs(recipe: Recipe, name: str, rule: str, fresh: bool = False) -> Arrays
     return {**inputs, **states(draw, rule, inputs, fresh), "grad_output": gradient(draw, inputs)}
 
 
-def _backward(name: str, inputs: Arrays, about: str, **options: Value) -> Case:
-    return Case(f"backward-{name}", "backward", inputs, {**EXACT, **options}, about)
+def _backward(name: str, inputs: Arrays, about: str = "", **options: Value) -> Case:
+    name = f"backward-{name}"
+    return Case(name, "backward", inputs, {**EXACT, **options}, about or ABOUT[name])
 
 
 def _ftrl(recipe: Recipe) -> Iterator[Case]:
     small = _inputs(recipe, "ftrl-small", "ftrl", fresh=True)
     small["grad_output"] = np.ldexp(small["grad_output"], -10).astype(np.float32)
-    yield _backward(
-        "ftrl-small-first",
-        small,
-        "FTRL's first step with gradients near 2^-10: what is added to n inside the root shows",
-        optimizer="ftrl",
-        beta=2.0**-6,
-    )
+    yield _backward("ftrl-small-first", small, optimizer="ftrl", beta=2.0**-6)
     plain = _inputs(recipe, "ftrl-adagrad", "ftrl", fresh=True)
-    yield _backward(
-        "ftrl-without-regularisation",
-        plain,
-        "beta, lambda1 and lambda2 are 0: FTRL's first step is AdaGrad's",
-        optimizer="ftrl",
-        beta=0.0,
-    )
+    yield _backward("ftrl-without-regularisation", plain, optimizer="ftrl", beta=0.0)
     near = _inputs(recipe, "ftrl-threshold", "ftrl", fresh=True)
     # Then z is the sum of whole gradients, with no sigma*w.
     near["weights"][:] = 0
     near["grad_output"][:] = np.sign(near["grad_output"])
     near["indices"][:] = np.arange(near["indices"].size) % 6
-    yield _backward(
-        "ftrl-threshold",
-        near,
-        "whole gradients of rows of zeros: z is below, at and above lambda1, which takes part in "
-        "the step beyond it",
-        optimizer="ftrl",
-        lambda1=1.0,
-    )
+    yield _backward("ftrl-threshold", near, optimizer="ftrl", lambda1=1.0)
     inputs = _inputs(recipe, "ftrl-zero", "ftrl")
     inputs["grad_output"][:] = 0
     yield _backward(
-        "ftrl-zero-gradient",
-        inputs,
-        "a gradient of 0 leaves z and n, but weights become those of z and n",
-        optimizer="ftrl",
-        beta=0.5,
-        lambda1=0.125,
-        lambda2=0.25,
+        "ftrl-zero-gradient", inputs, optimizer="ftrl", beta=0.5, lambda1=0.125, lambda2=0.25
     )
     for mode in ("l2", "decoupled"):
         yield _backward(
@@ -109,12 +85,7 @@ def _narrow_states(recipe: Recipe) -> Iterator[Case]:
             **options,
         )
     options = {"optimizer": "adam", "momentum1_format": "bf16", "momentum2_format": "bf16"}
-    yield _trajectory(
-        recipe,
-        "adam-states-bf16",
-        "Adam's moments in bf16 over six batches: what is stored is what the next step reads",
-        **options,
-    )
+    yield _trajectory(recipe, "adam-states-bf16", **options)
 
 
 def _global_decay(recipe: Recipe) -> Iterator[Case]:
@@ -134,47 +105,25 @@ def _global_decay(recipe: Recipe) -> Iterator[Case]:
         inputs["prev_iter"] = np.arange(17, dtype=np.float32) % 6
         inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
         yield _backward(f"global-decay{name}", inputs, about, step=6, **decay, **options)
-    yield _trajectory(
-        recipe,
-        "global-decay",
-        "rows that rest decay too: lookups of training steps see it, evaluations do not",
-        **decay,
-    )
+    yield _trajectory(recipe, "global-decay", **decay)
 
 
 def _ensemble(recipe: Recipe) -> Iterator[Case]:
     common: dict[str, Value] = {"optimizer": "exact_rowwise_adagrad", "step_ema_coef": 0.75}
-    yield _trajectory(
-        recipe,
-        "ensemble",
-        "rows have a shadow: averaged in steps 1 to 4, copied back in steps 2 and 4",
-        step_ema=1,
-        step_swap=2,
-        **common,
-    )
+    yield _trajectory(recipe, "ensemble", step_ema=1, step_swap=2, **common)
     yield _trajectory(
         recipe,
         "ensemble-scaling",
-        "a shadow that is set to 0 after each average, and a swap without an average",
         step_ema=2,
         step_swap=3,
         step_start=2,
         step_mode="none",
         **common,
     )
-    yield _trajectory(
-        recipe,
-        "ensemble-start",
-        "averages of steps 1 to 4, of which those of steps 1 and 2, step_start, are the weights",
-        step_ema=1,
-        step_swap=3,
-        step_start=2,
-        **common,
-    )
+    yield _trajectory(recipe, "ensemble-start", step_ema=1, step_swap=3, step_start=2, **common)
     yield _trajectory(
         recipe,
         "ensemble-bf16",
-        "bf16 rows and a bf16 shadow",
         step_ema=1,
         step_swap=3,
         weights_format="bf16",
@@ -183,7 +132,7 @@ def _ensemble(recipe: Recipe) -> Iterator[Case]:
     )
 
 
-def _trajectory(recipe: Recipe, name: str, about: str, **options: Value) -> Case:
+def _trajectory(recipe: Recipe, name: str, **options: Value) -> Case:
     """Six batches, the third and fifth only evaluated; every other one looks up even rows alone."""
     rule = str(options["optimizer"])
     draw = Draw(recipe.seed, f"trajectory-{name}")
@@ -201,4 +150,5 @@ def _trajectory(recipe: Recipe, name: str, about: str, **options: Value) -> Case
         batch["indices"] = batch["indices"] // 2 * 2 if k % 2 == 0 else batch["indices"]
         step_inputs = {**batch, "grad_output": gradient(draw, {**inputs, **batch})}
         inputs |= {f"step{k}/{key}": array for key, array in step_inputs.items()}
-    return Case(f"trajectory-{name}", "trajectory", inputs, {**SCHEDULED, **options}, about)
+    name = f"trajectory-{name}"
+    return Case(name, "trajectory", inputs, {**SCHEDULED, **options}, ABOUT[name])

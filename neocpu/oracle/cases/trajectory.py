@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.draw import Draw, Recipe, bags, coded, gradient, ragged, tables
+from neocpu.oracle.cases.draw import ABOUT, Draw, Recipe, bags, coded, gradient, ragged, tables
 from neocpu.oracle.cases.updates import OPTIONS_OF_RULE, SCHEDULED, states
 from neocpu.oracle.operator import Arrays, Case, Value
 
@@ -33,54 +33,18 @@ def cases(seed: int, dim_multiple: int) -> Iterator[Case]:
             "rest and come back"
         )
         yield _case(recipe, rule, rule, about)
+    yield _case(recipe, "adam-decoupled", "adam", weight_decay=0.125, weight_decay_mode="decoupled")
+    yield _case(recipe, "rowwise-adagrad-fp16", "exact_rowwise_adagrad", weights_format="fp16")
+    yield _case(recipe, "sgd-bf16", "exact_sgd", weights_format="bf16")
     yield _case(
-        recipe,
-        "adam-decoupled",
-        "adam",
-        "weight decay of rows that rest: none",
-        weight_decay=0.125,
-        weight_decay_mode="decoupled",
+        recipe, "sgd-bf16-stochastic", "exact_sgd", weights_format="bf16", rounding="stochastic"
     )
-    yield _case(
-        recipe,
-        "rowwise-adagrad-fp16",
-        "exact_rowwise_adagrad",
-        "fp16 rows, rounded to nearest after every step",
-        weights_format="fp16",
-    )
-    yield _case(
-        recipe,
-        "sgd-bf16",
-        "exact_sgd",
-        "bf16 rows, rounded to nearest after every step",
-        weights_format="bf16",
-    )
-    yield _case(
-        recipe,
-        "sgd-bf16-stochastic",
-        "exact_sgd",
-        (
-            "bf16 rows, rounded stochastically: from the second step on a row is one of many, "
-            "never far off"
-        ),
-        weights_format="bf16",
-        rounding="stochastic",
-    )
-    yield _case(
-        recipe,
-        "weighted-mean",
-        "exact_sgd",
-        "weighted MEAN over several steps",
-        pooling="mean",
-        weighted=True,
-    )
-    yield _case(
-        recipe, "adagrad-mean", "exact_adagrad", "MEAN bags over several steps", pooling="mean"
-    )
+    yield _case(recipe, "weighted-mean", "exact_sgd", pooling="mean", weighted=True)
+    yield _case(recipe, "adagrad-mean", "exact_adagrad", pooling="mean")
 
 
 def _case(
-    recipe: Recipe, name: str, rule: str, about: str, weighted: bool = False, **options: Value
+    recipe: Recipe, name: str, rule: str, about: str = "", weighted: bool = False, **options: Value
 ) -> Case:
     draw = Draw(recipe.seed, f"trajectory-{name}")
     table_inputs = tables(draw, (8, 5), recipe.widths(4, 4), (1, 0))
@@ -98,10 +62,6 @@ def _case(
         step_inputs = {**batch, "grad_output": gradient(draw, {**table_inputs, **batch})}
         inputs |= {f"step{k}/{key}": array for key, array in step_inputs.items()}
     inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
-    return Case(
-        f"trajectory-{name}",
-        "trajectory",
-        inputs,
-        {"optimizer": rule, **SCHEDULED, **OPTIONS_OF_RULE.get(rule, {}), **options},
-        about,
-    )
+    name = f"trajectory-{name}"
+    hyper = {"optimizer": rule, **SCHEDULED, **OPTIONS_OF_RULE.get(rule, {}), **options}
+    return Case(name, "trajectory", inputs, hyper, about or ABOUT[name])
