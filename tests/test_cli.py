@@ -209,7 +209,7 @@ def test_importing_neocpu_is_light_and_names_are_public() -> None:
 def test_help_lines_are_those_of_the_commands(name: str) -> None:
     command = cli.cli.get_command(cli.click.Context(cli.cli), name)
     assert command is not None and command.name == name
-    assert (command.help or "").split("\n")[0] == COMMANDS[name][1]
+    assert (command.help or "").split("\n")[0] == COMMANDS[name]
 
 
 def test_eval_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,113 +21,58 @@ from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.environment import check_variables
 from neocpu.parallel.transport.launch import let_finish, run_guarded
 
-# heading -> name -> (module:function, its line in `neocpu --help`, which is that of the function's
-# docstring)
+# heading -> name -> its line in `neocpu --help`, which is that of its function's docstring
 SECTIONS = {
     "Start": {
-        "init": (
-            "neocpu.cli.init:init",
-            "Look at a log (DATA...) and write a commented config that trains on it.",
-        ),
-        "models": (
-            "neocpu.cli.models:models",
-            "List the models that come with neocpu; print or copy the config of one.",
-        ),
-        "doctor": (
-            "neocpu.cli.doctor:doctor",
-            "Check MPI, threads, CPU, memory and folders; say what to mend.",
-        ),
+        "init": "Look at a log (DATA...) and write a commented config that trains on it.",
+        "models": "List the models that come with neocpu; print or copy the config of one.",
+        "doctor": "Check MPI, threads, CPU, memory and folders; say what to mend.",
     },
     "Train": {
-        "train": (
-            "neocpu.cli.train:train",
-            "Train a model as CONFIG says, and print the digest of what was learnt.",
-        ),
-        "compile": (
-            "neocpu.cli.compile:compile",
-            "Compile the kernels that CONFIG needs, so that runs start at once.",
-        ),
-        "online": (
-            "neocpu.cli.online:online",
-            "Measure the model on each FILE, then train on it, in the order given.",
-        ),
-        "sweep": (
-            "neocpu.cli.sweep:sweep",
-            "Train CONFIG with many values of some keys, one after the other, and rank them.",
-        ),
-        "together": (
-            "neocpu.cli.together.command:together",
-            "Train several models at once, which take turns and share memory.",
-        ),
-        "search": (
-            "neocpu.cli.search:search",
-            "Choose widths, columns and rows of CONFIG's model as its section [search] says.",
-        ),
-        "fit": (
-            "neocpu.cli.fit:fit",
-            "Fit a linear model to a log by second-order steps.",
-        ),
+        "train": "Train a model as CONFIG says, and print the digest of what was learnt.",
+        "compile": "Compile the kernels that CONFIG needs, so that runs start at once.",
+        "online": "Measure the model on each FILE, then train on it, in the order given.",
+        "sweep": "Train CONFIG with many values of some keys, one after the other, and rank them.",
+        "together": "Train several models at once, which take turns and share memory.",
+        "search": "Choose widths, columns and rows of CONFIG's model as its section [search] says.",
+        "fit": "Fit a linear model to a log by second-order steps.",
     },
     "Use": {
-        "predict": (
-            "neocpu.cli.predict:predict",
-            "Write the predictions of a model for every row, in order.",
-        ),
-        "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
-        "importance": (
-            "neocpu.cli.importance:importance",
-            "Show how much worse a model gets when a column's values are dealt out anew.",
-        ),
-        "report": (
-            "neocpu.cli.report:report",
-            "Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.",
-        ),
-        "export": (
-            "neocpu.cli.export:export",
-            "Write a checkpoint's model as a file that other programs serve.",
-        ),
+        "predict": "Write the predictions of a model for every row, in order.",
+        "eval": "Measure a model on labelled data.",
+        "importance": "Show how much worse a model gets when a column's values are dealt out anew.",
+        "report": "Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.",
+        "export": "Write a checkpoint's model as a file that other programs serve.",
     },
     "Files": {
-        "data": ("neocpu.cli.logs.data:data", "Convert, generate and look at click logs."),
+        "data": "Convert, generate and look at click logs.",
         "checkpoint": (
-            "neocpu.cli.checkpoint:checkpoint",
-            "Show, verify, compare, merge, copy and import checkpoints; write out their arrays.",
+            "Show, verify, compare, merge, copy and import checkpoints; write out their arrays."
         ),
-        "tier": (
-            "neocpu.cli.tier:tier",
-            "Show, verify and compact the files of rows that play the SSD.",
-        ),
+        "tier": "Show, verify and compact the files of rows that play the SSD.",
     },
     "Plan": {
-        "plan": (
-            "neocpu.cli.plan:plan",
-            "Show where CONFIG's tables would be, and how many bytes they take.",
-        ),
-        "towers": (
-            "neocpu.cli.towers:towers",
-            "Group CONFIG's features into towers, by what a brief run learns of them.",
-        ),
-        "simulate": (
-            "neocpu.cli.simulate:simulate",
-            "Say how fast CONFIG would train on a machine, and what limits it.",
-        ),
-        "calibrate": (
-            "neocpu.cli.calibrate:calibrate",
-            "Measure what this machine achieves, and write it to a machine file.",
-        ),
+        "plan": "Show where CONFIG's tables would be, and how many bytes they take.",
+        "towers": "Group CONFIG's features into towers, by what a brief run learns of them.",
+        "simulate": "Say how fast CONFIG would train on a machine, and what limits it.",
+        "calibrate": "Measure what this machine achieves, and write it to a machine file.",
     },
     "Learn and check": {
         "course": (
-            "neocpu.cli.course:course",
-            "Write such a system's parts yourself; see what is wrong, and why (docs/learn.md).",
+            "Write such a system's parts yourself; see what is wrong, and why (docs/learn.md)."
         ),
         "oracle": (
-            "neocpu.cli.oracle:oracle",
-            "Export cases that break embedding kernels; check answers, and explain what is wrong.",
+            "Export cases that break embedding kernels; check answers, and explain what is wrong."
         ),
     },
 }
-COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+# module:function of commands, where it is not NAME:NAME of this folder
+PLACES = {
+    "together": "neocpu.cli.together.command:together",
+    "eval": "neocpu.cli.evaluate:evaluate",
+    "data": "neocpu.cli.logs.data:data",
+}
 
 
 class LazyGroup(click.Group):
@@ -141,7 +86,7 @@ class LazyGroup(click.Group):
         """Import a command; None if there is none of this name."""
         if name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[name][0].partition(":")
+        module, _, attribute = PLACES.get(name, f"neocpu.cli.{name}:{name}").partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
@@ -151,7 +96,7 @@ class LazyGroup(click.Group):
         for heading, commands in SECTIONS.items():
             with formatter.section(heading):
                 # one column for the lines of all sections
-                rows = [(name.ljust(width), line) for name, (_, line) in commands.items()]
+                rows = [(name.ljust(width), line) for name, line in commands.items()]
                 formatter.write_dl(rows)
 
 
