@@ -67,95 +67,73 @@ def _trajectory(lookup: Compute, backward: Compute) -> Compute:
     return steps
 
 
+def _of(preset: str, *mirrors: tuple[str, str, Compute]) -> tuple[Mirror, ...]:
+    """Mirrors of one preset: operator, call and bits of each."""
+    return tuple(Mirror(preset, *mirror) for mirror in mirrors)
+
+
 _ALL = (
-    Mirror(
+    *_of(
         "fbgemm_cpu",
-        "lookup",
-        "SplitTableBatchedEmbeddingBagsCodegen.forward; IntNBit… for nbit rows",
-        fbgemm.lookup,
+        (
+            "lookup",
+            "SplitTableBatchedEmbeddingBagsCodegen.forward; IntNBit… for nbit rows",
+            fbgemm.lookup,
+        ),
+        ("weight_gradient", "its gradient by per_sample_weights", fbgemm.weight_gradient),
+        ("backward", "its fused backward", fbgemm.backward),
+        ("trajectory", "both, step by step", _trajectory(fbgemm.lookup, fbgemm.backward)),
+        ("round", "FloatToBfloat16Quantized", codes.fbgemm_round),
+        ("quantize", "FloatToFused…RowwiseQuantized…", codes.fbgemm_quantize),
+        ("dequantize", "Fused…RowwiseQuantized…ToFloat", codes.fbgemm_dequantize),
+        *(
+            (op, call, jagged.one_answer(op))
+            for op, call in (
+                ("permute_pooled", "permute_pooled_embs, permute_duplicate_pooled_embs"),
+                ("permute_multi_embedding", "permute_multi_embedding"),
+                ("group_index_select", "group_index_select_dim0, batch_index_select_dim0"),
+                ("jagged_dense_elementwise", "jagged_dense_elementwise_…"),
+                ("jagged_dense_elementwise_backward", "its gradient"),
+            )
+        ),
+        ("permute_pooled_backward", "its gradient", jagged.permute_pooled_backward),
+        (
+            "permute_multi_embedding_backward",
+            "its gradient",
+            jagged.permute_multi_embedding_backward,
+        ),
+        ("group_index_select_backward", "its gradient", jagged.group_index_select_backward),
+        *(
+            (op, call, jagged.products(op))
+            for op, call in (
+                ("jagged_dense_bmm", "jagged_dense_bmm"),
+                ("jagged_dense_bmm_backward", "its gradients"),
+                ("jagged_jagged_bmm", "jagged_jagged_bmm"),
+                ("jagged_jagged_bmm_backward", "its gradients"),
+                ("dense_vec_jagged_mul", "batched_dense_vec_jagged_2d_mul"),
+            )
+        ),
     ),
-    Mirror(
-        "fbgemm_cpu",
-        "weight_gradient",
-        "its gradient by per_sample_weights",
-        fbgemm.weight_gradient,
+    *_of(
+        "torch",
+        ("lookup", "F.embedding_bag, F.embedding", torch.lookup),
+        ("backward", "its dense gradient, then a step of torch.optim", torch.backward),
+        ("trajectory", "both, step by step", _trajectory(torch.lookup, torch.backward)),
+        ("round", "Tensor.to", codes.torch_round),
+        ("lookup_max", "F.embedding_bag, mode='max'", maximum.lookup_max),
+        ("lookup_max_backward", "its dense gradient", maximum.lookup_max_backward),
     ),
-    Mirror("fbgemm_cpu", "backward", "its fused backward", fbgemm.backward),
-    Mirror(
-        "fbgemm_cpu",
-        "trajectory",
-        "both, step by step",
-        _trajectory(fbgemm.lookup, fbgemm.backward),
-    ),
-    Mirror("fbgemm_cpu", "round", "FloatToBfloat16Quantized", codes.fbgemm_round),
-    Mirror("fbgemm_cpu", "quantize", "FloatToFused…RowwiseQuantized…", codes.fbgemm_quantize),
-    Mirror(
-        "fbgemm_cpu",
-        "dequantize",
-        "Fused…RowwiseQuantized…ToFloat",
-        codes.fbgemm_dequantize,
-    ),
-    *(
-        Mirror("fbgemm_cpu", op, call, jagged.one_answer(op))
-        for op, call in (
-            ("permute_pooled", "permute_pooled_embs, permute_duplicate_pooled_embs"),
-            ("permute_multi_embedding", "permute_multi_embedding"),
-            ("group_index_select", "group_index_select_dim0, batch_index_select_dim0"),
-            ("jagged_dense_elementwise", "jagged_dense_elementwise_…"),
-            ("jagged_dense_elementwise_backward", "its gradient"),
-        )
-    ),
-    Mirror("fbgemm_cpu", "permute_pooled_backward", "its gradient", jagged.permute_pooled_backward),
-    Mirror(
-        "fbgemm_cpu",
-        "permute_multi_embedding_backward",
-        "its gradient",
-        jagged.permute_multi_embedding_backward,
-    ),
-    Mirror(
-        "fbgemm_cpu",
-        "group_index_select_backward",
-        "its gradient",
-        jagged.group_index_select_backward,
-    ),
-    *(
-        Mirror("fbgemm_cpu", op, call, jagged.products(op))
-        for op, call in (
-            ("jagged_dense_bmm", "jagged_dense_bmm"),
-            ("jagged_dense_bmm_backward", "its gradients"),
-            ("jagged_jagged_bmm", "jagged_jagged_bmm"),
-            ("jagged_jagged_bmm_backward", "its gradients"),
-            ("dense_vec_jagged_mul", "batched_dense_vec_jagged_2d_mul"),
-        )
-    ),
-    Mirror("torch", "lookup", "F.embedding_bag, F.embedding", torch.lookup),
-    Mirror("torch", "backward", "its dense gradient, then a step of torch.optim", torch.backward),
-    Mirror("torch", "trajectory", "both, step by step", _trajectory(torch.lookup, torch.backward)),
-    Mirror("torch", "round", "Tensor.to", codes.torch_round),
-    Mirror("torch", "lookup_max", "F.embedding_bag, mode='max'", maximum.lookup_max),
-    Mirror("torch", "lookup_max_backward", "its dense gradient", maximum.lookup_max_backward),
-    Mirror("torch_sparse", "lookup", "F.embedding_bag, F.embedding", torch.lookup),
-    Mirror(
-        "torch_sparse", "unique_gradient", "its sparse gradient, coalesced", torch.unique_gradient
-    ),
-    Mirror(
+    *_of(
         "torch_sparse",
-        "backward",
-        "its sparse gradient, then a step of torch.optim",
-        torch.sparse_backward,
+        ("lookup", "F.embedding_bag, F.embedding", torch.lookup),
+        ("unique_gradient", "its sparse gradient, coalesced", torch.unique_gradient),
+        ("backward", "its sparse gradient, then a step of torch.optim", torch.sparse_backward),
+        ("trajectory", "both, step by step", _trajectory(torch.lookup, torch.sparse_backward)),
+        ("round", "Tensor.to", codes.torch_round),
     ),
-    Mirror(
-        "torch_sparse",
-        "trajectory",
-        "both, step by step",
-        _trajectory(torch.lookup, torch.sparse_backward),
-    ),
-    Mirror("torch_sparse", "round", "Tensor.to", codes.torch_round),
-    Mirror(
+    *_of(
         "torchrec_row_wise",
-        "lookup",
-        "EmbeddingBagCollection, row-wise on two ranks",
-        torchrec.lookup,
+        ("lookup", "EmbeddingBagCollection, row-wise on two ranks", torchrec.lookup),
     ),
 )
 MIRRORS: dict[tuple[str, str], Mirror] = {(m.preset, m.op): m for m in _ALL}
