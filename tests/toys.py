@@ -209,7 +209,7 @@ def greet(name: str) -> None:
         ),
         Lines(
             "neocpu/cli/__init__.py",
-            '        "greet": ("neocpu.cli.greet:greet", "Say hello to NAME."),\n',
+            '        "greet": "Say hello to NAME.",\n',
             before='        "doctor"',
         ),
     ),
