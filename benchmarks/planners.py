@@ -7,7 +7,7 @@ search's, on how many tasks it is better than search, infeasible tasks, above th
 processor seconds to plan.
 
     neocpu calibrate --learned --machine zionex         once: the learned planners' networks
-    python -m benchmarks.planners --json planners.json
+    python -m benchmarks.planners --json planners.jsonl
 
 TorchRec's planner is asked where torchrec is installed, for at most --patience seconds a task.
 """
@@ -291,7 +291,7 @@ def main() -> int:
     parser.add_argument("--patience", type=int, default=60, help="seconds that TorchRec may plan")
     parser.add_argument("--networks", type=Path, help="of zionex, if not in their usual place")
     parser.add_argument("--cost-model", default="neo", choices=COST_MODELS)
-    parser.add_argument("--json", type=Path, help="records, added to those of tasks done before")
+    parser.add_argument("--json", type=Path, help="records, a line for each task; done ones are kept")
     options = parser.parse_args()
     machine = load(MACHINE)
     capacity = Capacity(hbm=Capacity.of_machine(machine).hbm, memories=("hbm",))
@@ -306,7 +306,7 @@ def main() -> int:
     logging.disable(logging.WARNING)  # TorchRec's, on every table
     records: list[dict[str, Any]] = []
     if options.json and options.json.exists():
-        records = json.loads(options.json.read_text())
+        records = [json.loads(line) for line in options.json.read_text().splitlines()]
     done = {record["task"] for record in records}
     drawn = tasks(capacity.hbm, options.tasks if options.tasks < 100 else None)
     # Small and large tasks in turn, so that a part of the run is a fair sample.
@@ -328,7 +328,8 @@ def main() -> int:
         records.append(compete(setting, field))
         print(task.name, file=sys.stderr)
         if options.json:
-            options.json.write_text(json.dumps(records, indent=1) + "\n")
+            with options.json.open("a") as lines:
+                lines.write(json.dumps(records[-1]) + "\n")
     print(summary(records))
     return 0
 
