@@ -54,23 +54,28 @@ def cuts_of(box: Box) -> list[Boxes]:
     return sorted(ways)
 
 
-def scheme_of(table: TableSpec, cut: Boxes) -> str:
+def scheme_of(table: TableSpec, cut: Boxes, by_nodes: bool = False) -> str:
     by_rows = any(high - low < table.rows for low, high, _, _ in cut)
     by_columns = any(right - left < table.dim for _, _, left, right in cut)
     return {
         (False, False): "table_wise",
-        (True, False): "row_wise",
+        (True, False): "table_row_wise" if by_nodes else "row_wise",
         (False, True): "column_wise",
         (True, True): "grid_shard",
     }[by_rows, by_columns]
 
 
-def plan_of(tables: tuple[TableSpec, ...], cuts: list[list[Shard]], layout: Layout) -> Plan:
+def plan_of(
+    tables: tuple[TableSpec, ...],
+    cuts: list[list[Shard]],
+    layout: Layout,
+    by_nodes: bool = False,
+) -> Plan:
     schemes = []
     for table, shards in zip(tables, cuts):
         boxes = tuple((*shard.rows, *shard.cols) for shard in shards)
         copied = len(set(boxes)) < len(boxes)
-        schemes.append("data_parallel" if copied else scheme_of(table, boxes))
+        schemes.append("data_parallel" if copied else scheme_of(table, boxes, by_nodes))
     whole = tuple(sorted(shard for shards in cuts for shard in shards))
     return Plan(tables, tuple(schemes), whole, layout.ranks, layout.ranks_per_node).check()
 
@@ -99,6 +104,7 @@ def test_no_plan_of_any_rectangles_is_faster_than_the_bound(data: st.DataObject)
     machine = MACHINES[data.draw(st.sampled_from(sorted(MACHINES)))]
     name = data.draw(st.sampled_from(("neo", "neo", *sorted(COST_MODELS))))
     layouts = [Layout(1, 1), Layout(2, 2), Layout(4, 2), Layout(5, 2)]
+    layouts += [Layout(9, 3), Layout(16, 8)]
     layouts += [Layout(1, 1, "", 2), Layout(4, 2, "", 3), Layout(2, 2, "", 4, 2)]  # of groups
     layout = data.draw(st.sampled_from(layouts))
     layout = replace(layout, route=data.draw(st.sampled_from(("direct", "two_level"))))
@@ -125,7 +131,7 @@ def test_no_plan_of_any_rectangles_is_faster_than_the_bound(data: st.DataObject)
     work = Workload(data.draw(st.sampled_from((16, 4096))), pooling, curves=curves)
     model = COST_MODELS[name](machine, tables, work, layout)
     cuts = [data.draw(random_cuts(i, table, layout.ranks)) for i, table in enumerate(tables)]
-    plan = plan_of(tables, cuts, layout)
+    plan = plan_of(tables, cuts, layout, by_nodes=data.draw(st.booleans()))
     placement = data.draw(st.sampled_from(("hbm", "hbm_over_ddr", "ddr")))
     memories = tuple(m for m in ("hbm", "ddr", "ssd") if getattr(machine, m).capacity_bytes)
     priced = answer_of_plan(
@@ -171,3 +177,14 @@ def test_the_bound_is_below_the_best_of_all_plans(machine: str) -> None:
     assert answer.bound <= best * ROUNDING
     assert best <= answer.seconds * ROUNDING
     assert answer.seconds <= 1.1 * best
+
+
+@pytest.mark.parametrize(("ranks", "dim"), [(2, 16), (16, 16), (16, 64)])
+def test_the_bound_of_a_public_model_knows_that_cut_columns_have_two_rectangles(
+    ranks: int, dim: int
+) -> None:
+    layout = Layout(ranks, min(ranks, 8))
+    tables = tuple(TableSpec(f"t{i}", 50_000, dim, (f"f{i}",)) for i in range(3 * ranks))
+    work = Workload(65_536, dict.fromkeys((table.name for table in tables), 12.0))
+    model = COST_MODELS["torchrec"](MACHINES["zionex"], tables, work, layout)
+    assert plan_tables(tables, "auto", layout, model, work).above_bound < 0.02

@@ -48,6 +48,8 @@ SCHEME_POINTS = {
     "grid_shard": 3.0,
     "data_parallel": 1.0,
 }
+# Rows are cut over the ranks of a node.
+NODE_SCHEMES = ("table_row_wise", "grid_shard")
 # Points of a kernel: all rows in fast memory, some in a cache, none.
 FUSED = 1.0
 CACHED = 10.0
@@ -116,6 +118,21 @@ class _Public:
         lookups = tables.lookups * r.lookups_of(tables) * samples
         return tables, lookups, tables.bags * samples * r.width
 
+    def _in_node(self, r: Rectangles, tables: TableArrays) -> Flags:
+        """Which of them are rows of a table that is cut over the ranks of a node, bool[n].
+
+        Larger ones are no such part; on fewer ranks of an uneven last node none is.
+        """
+        by_nodes = np.isin(np.array(SCHEME_NAMES), NODE_SCHEMES)[r.scheme]
+        per_node = min(self.layout.ranks_per_node, self.layout.ranks)
+        return by_nodes & _row_split(r, tables) & (r.rows <= np.ceil(tables.rows / per_node))
+
+
+def _row_split(r: Rectangles, tables: TableArrays) -> Flags:
+    """Which rectangles lack some rows of their table, bool[n]; tables : of each rectangle."""
+    split: Flags = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+    return split
+
 
 def _bandwidth(link: LinkPeak, instead: LinkPeak) -> float:
     """Bytes/s of a link, of another one where there is none, or infinite."""
@@ -156,7 +173,7 @@ class FirstSeconds(_Public):
         size = outputs * tables.lookup_bytes
         node_share = self.layout.ranks_per_node / self.layout.ranks
         in_node = size / self.intra + size * min(node_share, 1.0) / self.inter
-        out = np.where(_in_node(r), in_node, size / self.inter)
+        out = np.where(self._in_node(r, tables), in_node, size / self.inter)
         table_bytes = r.rows * r.width * tables.lookup_bytes
         return np.stack(
             [
@@ -182,7 +199,8 @@ class TorchrecSeconds(_Public):
         tables, lookups, outputs = self._shapes(r)
         wires = self.work.wires
         copied = COPIED[r.scheme]
-        split = ROW_SPLIT[r.scheme]
+        # a block of all rows is one of columns, whatever its table's other blocks are
+        split = _row_split(r, tables)
         # a table without a cache is read from below; a cache is filled by prefetching
         uncached = self._host_bandwidth() / UNCACHED_DIVISOR
         device = np.where(r.share > 0.0, self.device, uncached)
@@ -203,7 +221,7 @@ class TorchrecSeconds(_Public):
         if self.layout.nodes > 1:
             node_share = min(self.layout.ranks_per_node / self.layout.ranks, 1.0)
             over_nodes = outputs * wires.number_bytes("forward") * node_share / self.inter
-            in_node = _in_node(r)
+            in_node = self._in_node(r, tables)
             output = np.where(in_node, sent / self.intra + over_nodes, output)
             back_in_node = gradients / self.intra + gradients * BATCHED_COPY / device
             back = np.where(in_node, back_in_node, back)
@@ -240,12 +258,6 @@ class TorchrecSeconds(_Public):
         cached = (r.share > 0.0) & (r.share < 1.0)
         size = missing_rows(r, tables, lookups) * r.width * tables.lookup_bytes
         return np.where(cached & ~COPIED[r.scheme], size / self._host_bandwidth(), 0.0)
-
-
-def _in_node(r: Rectangles) -> Flags:
-    """Which rectangles are of tables whose rows are cut over the ranks of a node, bool[n]."""
-    names = ("table_row_wise", "grid_shard")
-    return np.array([name in names for name in SCHEME_NAMES])[r.scheme]
 
 
 ModelFactory = Callable[[Machine, Sequence[TableSpec], Workload, Layout], CostModel]

@@ -12,6 +12,15 @@ Within a range a cell costs least, and a rectangle too, at one of the four corne
 ranges end where a rate's curve bends, where a rectangle becomes the whole table, and at powers of
 two. Tables that are no large part of a rank's share have few ranges, large ones many.
 
+The public models (`plan/cost/models.py`) price a rectangle that lacks rows at a(w) seconds for each
+cell and b for each of its columns; b is one number for those of at most X rows, the part of one
+rank of a node, by schemes of nodes (*low* ones), another for all others (*tall* ones). A column of
+H rows that is cut has at least two rectangles, so it costs at least a H + 2 b with the least a of
+its widths where all are of a kind, as two of H/2 rows do: their ranges end at H/2, since a larger
+one costs more and takes more bytes. Where all are low it costs a H + b H/X: ranges of low ones end
+at X. Where some are tall it costs at least as much as one of X rows and one of H - X, which is a
+range of its own.
+
 Where rows are not alike (`plan/cost/row_curves.py`) a range is one of lookups, not of rows: from
 h/H to h'/H of those of a table of H rows. Everything above holds for lookups as for cells, and rows
 and their bytes add up to the table's in any case. A rectangle's rows may then be few or many, so it
@@ -28,8 +37,9 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import allowed_schemes
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.models import NODE_SCHEMES
 from neocpu.plan.cost.seconds import CostModel, StepSeconds
-from neocpu.plan.cost.work import Flags, Floats, Workload, whole_rectangles
+from neocpu.plan.cost.work import ROW_SPLIT, Flags, Floats, Workload, whole_rectangles
 from neocpu.plan.search.cuts import FINEST
 from neocpu.plan.search.options import CODES, Options
 from neocpu.plan.tiers.limits import bytes_of, with_variants
@@ -70,37 +80,43 @@ def ranges_of(
     options: Options,
 ) -> CutRanges:
     """The ranges of all tables; options : their candidates, whose placements they have."""
-    columns = _kinds(tables, schemes, _shares(options, layout), model, work, options)
+    columns = _kinds(tables, schemes, layout, model, work, options)
     table = columns[:, 0].astype(np.int64)
     code = columns[:, 1].astype(np.int64)
     variant = columns[:, 6].astype(np.int64)
     copied = code == CODES["data_parallel"]
     curved = np.array([spec.name in work.curves for spec in tables], bool)[table]
     curved &= ~copied & (columns[:, 2] < options.table_rows[table])
-    corners = [
-        _corner(
-            tables,
-            model,
-            work,
-            options,
-            table,
-            code,
-            (columns[:, row], columns[:, col]),
-            variant,
-            curved,
-        )
-        for row in (2, 3)
-        for col in (4, 5)
-    ]
     cells = options.table_rows[table] * options.table_dim[table].astype(np.float64)
+    sides = [(row, col) for row in (2, 3) for col in (4, 5)]
+    sizes = [(columns[:, row], columns[:, col]) for row, col in sides]
     # a copy on each rank, or as many rectangles as hold all cells
     times = [
-        np.where(copied, layout.ranks, cells / (columns[:, row] * columns[:, col]))[:, None]
-        for row in (2, 3)
-        for col in (4, 5)
+        np.where(copied, layout.ranks, cells / (rows * width))[:, None] for rows, width in sizes
     ]
+
+    def priced(rows: Floats, width: Floats) -> tuple[Floats, Floats]:
+        return _corner(tables, model, work, options, table, code, (rows, width), variant, curved)
+
+    corners = [priced(*size) for size in sizes]
     seconds = np.stack([corner[0] * count for corner, count in zip(corners, times)]).min(axis=0)
+    size = np.stack([corner[1] * count for corner, count in zip(corners, times)]).min(axis=0)
     peak = np.stack([corner[0] for corner in corners]).min(axis=0)
+    # a low rectangle and a tall one in each column
+    pair = columns[:, 7] > 0
+    if pair.any():
+        tall = np.where(pair, columns[:, 7], columns[:, 2])
+        strips = [(options.table_dim[table] / columns[:, col])[:, None] for col in (4, 5)]
+        both = [
+            [low + high for low, high in zip(corner, priced(tall, columns[:, col]))]
+            for corner, col in zip(corners[:2], (4, 5))
+        ]
+        two = [
+            np.stack([each[i] * count for each, count in zip(both, strips)]).min(axis=0)
+            for i in (0, 1)
+        ]
+        seconds = np.where(pair[:, None], two[0], seconds)
+        size = np.where(pair[:, None], two[1], size)
     if model.synchronised:
         seconds, peak = seconds[:, options.active], peak[:, options.active]
     else:
@@ -111,7 +127,7 @@ def ranges_of(
         seconds=seconds,
         peak=peak,
         whole_peak=peak.sum(axis=1),
-        bytes=np.stack([corner[1] * count for corner, count in zip(corners, times)]).min(axis=0),
+        bytes=size,
         # rows of few or many bytes may have such a part of the lookups
         peak_bytes=np.stack([corner[1] for corner in corners]).min(axis=0) * ~curved[:, None],
     )
@@ -120,27 +136,56 @@ def ranges_of(
 def _kinds(
     tables: Sequence[TableSpec],
     schemes: Sequence[str],
-    shares: Floats,
+    layout: Layout,
     model: CostModel,
     work: Workload,
     options: Options,
 ) -> Floats:
-    """(table, scheme, least and most rows, least and most columns, variant) of all ranges,
-    f64[n, 7].
+    """(table, scheme, least and most rows, least and most columns, variant, rows of a tall
+    rectangle in each column, or 0) of all ranges, f64[n, 8].
     """
     ours = isinstance(model, StepSeconds)
-    codes = [CODES["grid_shard"]] if ours else [CODES[name] for name in CUT]
-    kinds: list[tuple[int, int, float, float, float, float, int]] = []
+    shares = _shares(options, layout)
+    kinds: list[tuple[int, int, float, float, float, float, int, float]] = []
     for number, (spec, scheme) in enumerate(zip(tables, schemes)):
         candidates = slice(int(options.start[number]), int(options.start[number + 1]))
         boxes = list(_boxes(spec, scheme, float(shares[number]), _bends(model, spec, work)))
+        coded = [(CODES["grid_shard"], *box, 0.0) for box in boxes]
+        if not ours:
+            per_node = min(layout.ranks_per_node, layout.ranks)
+            # of curved tables lookups are no measure of rows
+            low = spec.rows if spec.name in work.curves else np.ceil(spec.rows / per_node)
+            coded = list(_of_schemes(boxes, float(spec.rows), float(low)))
         whole = (float(spec.rows), float(spec.rows), float(spec.dim), float(spec.dim))
         copies = CODES["data_parallel"] in options.scheme[candidates]
         for variant in np.unique(options.variant[candidates]).tolist():
-            kinds += [(number, name, *box, variant) for box in boxes for name in codes]
+            kinds += [(number, *box, variant, tall) for *box, tall in coded]
             if copies:
-                kinds.append((number, CODES["data_parallel"], *whole, variant))
-    return np.array(kinds, np.float64).reshape(-1, 7)
+                kinds.append((number, CODES["data_parallel"], *whole, variant, 0.0))
+    return np.array(kinds, np.float64).reshape(-1, 8)
+
+
+def _of_schemes(
+    boxes: Sequence[tuple[float, float, float, float]], rows: float, low: float
+) -> Iterator[tuple[int, float, float, float, float, float]]:
+    """(scheme, box, rows of a tall rectangle) of the public models; low : rows of the largest low
+    rectangle.
+    """
+    half = rows / 2.0
+    for least, most, left, right in boxes:
+        for name in CUT:
+            code = CODES[name]
+            if not ROW_SPLIT[code]:
+                if least == rows:
+                    yield code, least, most, left, right, 0.0
+                continue
+            if most == rows:
+                continue
+            tallest = min(half, low) if name in NODE_SCHEMES else half
+            if least <= tallest:
+                yield code, least, min(most, tallest), left, right, 0.0
+            if tallest < half and least <= low <= most:
+                yield code, low, low, left, right, rows - low
 
 
 def _shares(options: Options, layout: Layout) -> Floats:
@@ -189,7 +234,7 @@ def _boxes(
 
 
 def _steps(low: int, high: int, bends: Sequence[float]) -> list[tuple[float, float]]:
-    """CutRanges [a, b] of whole numbers that cover low to high and end on both sides of bends."""
+    """Ranges [a, b] of whole numbers that cover low to high and end on both sides of bends."""
     sides = {float(side) for bend in bends for side in (np.floor(bend), np.ceil(bend))}
     edges = sorted({float(low), float(high)} | {side for side in sides if low < side < high})
     return list(pairwise(edges)) or [(float(low), float(high))]
