@@ -188,3 +188,17 @@ def test_the_bound_of_a_public_model_knows_that_cut_columns_have_two_rectangles(
     work = Workload(65_536, dict.fromkeys((table.name for table in tables), 12.0))
     model = COST_MODELS["torchrec"](MACHINES["zionex"], tables, work, layout)
     assert plan_tables(tables, "auto", layout, model, work).above_bound < 0.02
+
+
+def test_a_table_cut_on_a_node_into_most_of_its_rows_and_one_is_above_the_bound() -> None:
+    layout = Layout(16, 8)
+    tables = tuple(TableSpec(f"t{i}", 50_000, 16, (f"f{i}",)) for i in range(16))
+    work = Workload(65_536, dict.fromkeys((table.name for table in tables), 60.0))
+    model = COST_MODELS["torchrec"](MACHINES["zionex"], tables, work, layout)
+    cuts = [
+        [Shard(i, (0, 49_999), (0, 16), i), Shard(i, (49_999, 50_000), (0, 16), (i + 1) % 16)]
+        for i in range(16)
+    ]
+    plan = plan_of(tables, cuts, layout, by_nodes=True)
+    priced = answer_of_plan(plan, layout, model, work, Capacity())
+    assert 0.99 * priced.seconds <= priced.bound <= priced.seconds * ROUNDING
