@@ -291,7 +291,7 @@ def main() -> int:
     parser.add_argument("--patience", type=int, default=60, help="seconds that TorchRec may plan")
     parser.add_argument("--networks", type=Path, help="of zionex, if not in their usual place")
     parser.add_argument("--cost-model", default="neo", choices=COST_MODELS)
-    parser.add_argument("--json", type=Path, help="records, a line for each task; done ones are kept")
+    parser.add_argument("--json", type=Path, help="a line for each task; done ones are left out")
     options = parser.parse_args()
     machine = load(MACHINE)
     capacity = Capacity(hbm=Capacity.of_machine(machine).hbm, memories=("hbm",))
