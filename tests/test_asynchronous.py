@@ -20,6 +20,7 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.asynchronous.clock import StalenessClock
 from neocpu.train.asynchronous.roles import RankRoles
 from neocpu.train.asynchronous.server import ParameterServer
+from neocpu.train.asynchronous.worker import Wiring, Worker
 from neocpu.train.config.asynchronous import ANY, AsynchronousKeys
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.run.trainers import trainer_of
@@ -113,6 +114,39 @@ def test_trainers_and_the_centre_move_towards_each_other_as_the_formulas_say() -
         assert np.allclose(np.concatenate(cast(Any, moves)), 0.25 * difference, atol=1e-6)
     held = [server._world.model.flat for server in servers]
     assert np.allclose(np.concatenate([held[0][:5], held[1][5:]]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("threads", "nodes"), [(1, 2), (6, 0)])
+def test_a_trainer_takes_steps_of_its_own_and_meets_the_centre_now_and_then(threads, nodes):
+    rng = np.random.default_rng(4)
+    keys = AsynchronousKeys(servers=1, threads=threads, staleness=-1, elastic_every=3)
+    flat = rng.standard_normal(11).astype(np.float32)
+    expected = flat.astype(np.float64)
+    model = SimpleNamespace(flat=flat, layout=SimpleNamespace(views=lambda flat: [flat]))
+    steps, moves = [], []
+
+    def stepped(gradient: Any, step: int) -> None:
+        flat[:] -= gradient
+        steps.append(step)
+
+    def called(rank: int, name: str, *arguments: Any) -> Any:
+        assert (rank, name, arguments[:2]) == (3, "elastic", (0, 3))
+        np.testing.assert_allclose(arguments[2], expected[2:9], atol=1e-6)
+        moves.append(rng.standard_normal(7).astype(np.float32))
+        return SimpleNamespace(wait=lambda: moves[-1])
+
+    # 16 leaves of 3 workers are two nodes of the first one; of 18 it has none
+    wiring = Wiring(RankRoles(4, keys), 16, (), [(3, slice(2, 9))])
+    trainer = Worker(0, wiring, cast(Any, model), cast(Any, SimpleNamespace(step=stepped)))
+    assert len(trainer._gradients) == nodes
+    for step in range(1, 5):
+        trainer._gradients[:] = rng.standard_normal((nodes, 11))
+        expected -= trainer._gradients.sum(axis=0)
+        trainer._train_dense(cast(Any, SimpleNamespace(rpc_async=called)), step)
+        if step == 3:
+            expected[2:9] -= moves[0]
+        np.testing.assert_allclose(flat, expected, atol=1e-5)
+    assert (len(moves), steps) == (1, [1, 2, 3, 4] if nodes else [])
 
 
 def test_a_run_goes_on_where_it_was_ended_and_measures_in_between(tmp_path: Path) -> None:
