@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import fuzz_answers
 import fuzz_data
 import fuzz_files
+import fuzz_fits
 import fuzz_front
 import fuzz_text
 from fuzzing import Reader, minimal
@@ -50,7 +51,7 @@ _STATE = struct.Struct("<qd")  # input that is read, and since when
 def readers() -> dict[str, Reader]:
     """All readers, by name."""
     front = fuzz_front.readers(fuzz_data.mutate_text, fuzz_data.mutate_schema)
-    files = {**fuzz_files.readers(), **fuzz_answers.readers()}
+    files = {**fuzz_files.readers(), **fuzz_fits.readers(), **fuzz_answers.readers()}
     return {**fuzz_data.readers(), **files, **fuzz_text.readers(), **front}
 
 

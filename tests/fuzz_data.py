@@ -57,12 +57,12 @@ def readers() -> dict[str, Reader]:
         "table-schema-rich": Reader(_rich_schema, _read_schema, mutate_schema),
         "parquet": Reader(_parquet, _convert("table"), _mutate_binary),
         "parquet-rich": Reader(_rich_parquet, _convert("table"), _mutate_binary),
-        "libffm": Reader(_libffm, _convert_tree(LIBFFM), mutate_text),
+        "libffm": Reader(_libffm, convert_tree(LIBFFM), mutate_text),
     }
     for form in FORMS:
         mutate = mutate_text if form in ("json lines", "json array") else _mutate_binary
         name = form.replace(" ", "-")
-        read = _convert_tree(bench_formats.schema_of(form))
+        read = convert_tree(bench_formats.schema_of(form))
         known[name] = Reader(partial(_form, form), read, mutate)
     return known
 
@@ -348,7 +348,7 @@ def _convert(kind: str) -> Callable[[Path], Any]:
     return read
 
 
-def _convert_tree(tree: dict[str, Any]) -> Callable[[Path], Any]:
+def convert_tree(tree: dict[str, Any]) -> Callable[[Path], Any]:
     """What a log becomes by this schema, with all faulty rows left out."""
 
     def read(path: Path) -> Any:

@@ -32,11 +32,11 @@ SHARE_OF_EDITS = 0.3  # of the mutations of HDF5 files; the others are of bytes
 def readers() -> dict[str, Reader]:
     """All readers, by name."""
     return {
-        "checkpoint": Reader(_whole, _read_checkpoint, _mutate_sealed),
-        "checkpoint of changes": Reader(_changes, _read_checkpoint, _mutate_sealed),
-        "checkpoint's base": Reader(_base, _read_next, _mutate_sealed),
+        "checkpoint": Reader(_whole, _read_checkpoint, mutate_sealed),
+        "checkpoint of changes": Reader(_changes, _read_checkpoint, mutate_sealed),
+        "checkpoint's base": Reader(_base, _read_next, mutate_sealed),
         "checkpoint of 0.1.0": Reader(_older, _read_checkpoint, _mutate_older),
-        "suite": Reader(_suite, _read_suite, _mutate_sealed),
+        "suite": Reader(_suite, _read_suite, mutate_sealed),
         "flat suite": Reader(_flat_suite, _read_flat, _mutate_flat),
         "suite of 0.1.0": Reader(_older_suite, _read_suite, _mutate_older),
         "answers in hdf5": Reader(_answers_hdf5, _read_answers, _mutate_answers),
@@ -146,7 +146,7 @@ def _copy(file: h5py.File, name: str, chance: Random) -> None:
         parent["again"] = file[name]
 
 
-def _mutate_sealed(path: Path, chance: Random) -> bool:
+def mutate_sealed(path: Path, chance: Random) -> bool:
     """Bytes; or an edit, after which the seal is gone, dropped as in older files, or made anew."""
     if chance.random() > SHARE_OF_EDITS:
         mutate_bytes(path, chance)

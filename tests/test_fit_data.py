@@ -20,7 +20,7 @@ def table():
     return {
         "clicked": rng.integers(0, 2, ROWS),
         "site": rng.choice(list("abcd"), ROWS),
-        "price": rng.normal(size=ROWS).round(3),
+        "price": rng.exponential(size=ROWS).round(3),
     }
 
 
@@ -123,3 +123,26 @@ def test_a_folder_with_checkpoints_is_a_run(folder, tmp_path):
     checkpoint.write_bytes(b"text")
     with pytest.raises(CheckpointError, match="not a checkpoint"):
         neocpu.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "keys", "problem"),
+    [
+        ({}, {"l2": 2.0}, "another l2"),
+        ({"price": np.arange(ROWS)}, {}, "another train data"),
+        ({"site": table()["site"][::-1]}, {}, "another train data"),
+        ({"site": np.arange(ROWS) / 7}, {}, "another features, train data"),
+        ({"clicked": 1 - table()["clicked"]}, {}, "another train data"),
+        ({}, {"weight": "price"}, "another train data, sample_weight"),
+    ],
+)
+def test_a_fit_goes_on_with_what_it_was_begun_with(change, keys, problem, folder):
+    (folder / "log").mkdir(exist_ok=True)
+    path = folder / "log" / "log.parquet"
+    pl.DataFrame(table() | change).write_parquet(path)
+    known = {"out": folder / "fit", "label": "clicked", "resume": True}
+    with pytest.raises(TrainingError, match=f"it was begun with {problem}; go on with the same"):
+        neocpu.fit(path, **known, **keys)
+    pl.DataFrame(table()).write_parquet(path)
+    again = neocpu.fit(path, **known, l2="auto")
+    assert again.fitted.digest() == neocpu.load(folder / "fit").fitted.digest()

@@ -11,7 +11,7 @@ and of the weights (docs/arithmetic.md §16).
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,9 @@ def load(path: Path) -> SavedFit:
             text = json.loads(file.text("header"))
             header = text["fit"]
             keys = FitKeys(**{**header["keys"], **_tuples(header["keys"])})
-            codes = {name: _numbers(file, f"codes/{i}") for i, name in enumerate(header["one_hot"])}
+            codes = {
+                name: file.array(f"codes/{i}").read() for i, name in enumerate(header["one_hot"])
+            }
             columns = DesignColumns(
                 features=tuple(header["features"]),
                 codes=codes,
@@ -198,19 +200,43 @@ def load(path: Path) -> SavedFit:
             weights = _numbers(file, "weights")
             labels = LabelMap(tuple(header["labels"]))
             fitted = FittedModel(keys, columns, labels, weights, header["samples"])
-            if weights.size != fitted.model.parameters:
-                raise ValueError("its weights do not go with its columns")
             lists = {name: [*_numbers(file, name)] for name in _LISTS if name in file}
+            _check(fitted, text["notes"], lists)
             solver: JsonObject = {**text["solver"], **lists}
             state = FitState(weights=weights.copy(), **solver)
             return SavedFit(fitted, state, text["notes"], text["done"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise file.damaged(error) from error
+
+
+def _check(
+    fitted: FittedModel, notes: Mapping[str, Any], lists: Mapping[str, Sequence[F64]]
+) -> None:
+    """Raise ValueError, TypeError or KeyError for a file whose parts do not go together."""
+    columns = fitted.columns
+    if fitted.weights.shape != (fitted.model.parameters,):
+        raise ValueError("its weights do not go with its columns")
+    if columns.mean.ndim != 1 or columns.mean.shape != columns.deviation.shape:
+        raise ValueError("its dense columns have other means than deviations")
+    for codes in columns.codes.values():
+        if codes.ndim != 1 or codes.dtype.kind != "u" or not (codes[1:] > codes[:-1]).all():
+            raise ValueError("codes of a feature do not ascend")
+    for name, shape in (("pairs", (2, fitted.weights.size)), ("watched", fitted.weights.shape)):
+        if any(each.shape != shape for each in lists.get(name, ())):
+            raise ValueError(f"its {name} do not go with its weights")
+    if not isinstance(notes["data"], dict):
+        raise TypeError("what it notes of its data is no object")
+    for text in (notes["config"], notes["source"], notes["folder"], *notes["overrides"]):
+        if not isinstance(text, str):
+            raise TypeError("what it notes of its config is no text")
 
 
 def _tuples(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {"cross": tuple(map(tuple, keys["cross"])), "hidden": tuple(keys.get("hidden", ()))}
 
 
-def _numbers(file: File, name: str) -> NDArray[Any]:
-    return file.array(name).read()
+def _numbers(file: File, name: str) -> F64:
+    numbers: F64 = file.array(name).read()
+    if numbers.dtype != np.float64:
+        raise TypeError(f"{name} are no numbers of 8 bytes")
+    return numbers

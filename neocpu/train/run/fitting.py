@@ -96,6 +96,7 @@ class FitRun:
         check_kernels()
         with StopSignal() as stop, RunLock(self.out, self.comm, resume=self.resume):
             splits = open_splits(self.config, self.comm, self.out, self._tell)
+            self._data = splits.description()
             saved = self._open() if self.resume else None
             fit = Fit(
                 splits.datasets["train"],
@@ -113,7 +114,6 @@ class FitRun:
                 f"{fit.fitted.weights.size:,} parameters"
             )
             compile_kernels(self.keys, self.comm)
-            self._data = splits.description()
             self._solve(fit, stop)
             return self._finish(fit, splits)
 
@@ -129,7 +129,9 @@ class FitRun:
             )
 
     def _open(self) -> SavedFit | None:
-        """The folder's fit, if there is one. Raises TrainingError for one of other keys."""
+        """The folder's fit, if there is one. Raises TrainingError for one of other keys, data or
+        columns, CheckpointError for one that is damaged.
+        """
         found = self.comm.on_first_rank(lambda: b"1" if (self.out / FILE).exists() else b"")
         if not found:
             self._tell(f"{self.out}: nothing to go on with; it begins")
@@ -138,13 +140,24 @@ class FitRun:
         before, now = saved.fitted.keys.header(), self.keys.header()
         if self.keys.l2 == "auto":
             now["l2"] = before["l2"]
-        if before != now:
-            differing = [name for name in now if now[name] != before[name]]
+        before |= self._begun_with(saved.notes["data"], saved.fitted.columns.features)
+        now |= self._begun_with(self._data, features_of(self.config))
+        before["sample_weight"] = saved.notes.get("weight", "")
+        now["sample_weight"] = self.config.data.sample_weight
+        if differing := [name for name in {**before, **now} if now.get(name) != before.get(name)]:
             raise TrainingError(
                 f"{self.out / FILE}: it was begun with another {', '.join(differing)}; go on with "
                 "the same, or choose another --out"
             )
         return saved
+
+    @staticmethod
+    def _begun_with(data: JsonObject, features: Sequence[str]) -> JsonObject:
+        """What a fit is begun with beside its keys, by the words of messages."""
+        train = data.get("splits", {}).get("train", {})
+        samples = [train.get(name) for name in ("rows", "fingerprint")]
+        codes = [data.get(name) for name in ("schema", "vocabularies")]
+        return {"features": list(features), "train data": samples + codes}
 
     def _solve(self, fit: Fit, stop: StopSignal) -> None:
         for facts in fit.steps():
@@ -179,6 +192,7 @@ class FitRun:
             "overrides": [*config.overrides, *config.absolute],
             "folder": config.folder,
             "data": self._data,
+            "weight": config.data.sample_weight,
         }
         try:
             save(self.out / FILE, fit.fitted, fit.state, notes, done)
