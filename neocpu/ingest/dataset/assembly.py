@@ -15,7 +15,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
@@ -184,13 +183,8 @@ class Assembly:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._draft.__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        self._draft.__exit__(*raised)
 
 
 def _pieces(

@@ -16,7 +16,6 @@ What is promised, and what is not, is in `docs/rpc.md`.
 import math
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -370,12 +369,7 @@ class RpcAgent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """`shutdown`; or `close` with what happened, where the block raised an error."""
         if error is None:
             self.shutdown(math.inf)

@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -100,14 +99,9 @@ class GradientContext:
         self._block.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._block is not None
-        self._block.__exit__(kind, error, trace)
+        self._block.__exit__(None, None, None)
         self._over = True
         self._gradients.release(self._gradients.rank, self.number)
 

@@ -11,7 +11,6 @@ import json
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from neocpu.core.errors import NeocpuError, TrainingError
@@ -122,12 +121,7 @@ class RunLock:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._release()
         # a folder that was removed under the run shows as a missing file somewhere
         if isinstance(error, FileNotFoundError) and self._had(error.filename):
