@@ -1,7 +1,7 @@
 """`neocpu eval`: how good is a model on some data?"""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -10,6 +10,7 @@ import click
 
 from neocpu.cli.screen.options import Launch, ranks_option, set_option, whole_numbers
 from neocpu.core.presets import log_path
+from neocpu.core.types import Tell
 
 if TYPE_CHECKING:
     from neocpu.core.types import JsonObject
@@ -88,7 +89,7 @@ def measure(
     baseline: bool,
     overrides: tuple[str, ...],
     comm: "Comm",
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> tuple[dict[str, "Metrics"], "JsonObject | None"]:
     """Metrics by head, and what a linear model reaches where that is asked for. Collective.
 

@@ -1,6 +1,6 @@
 """Which types have one meaning everywhere? Trees of data from outside, and the usual arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,3 +21,6 @@ Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 Bytes: TypeAlias = NDArray[np.uint8]
 Bools: TypeAlias = NDArray[np.bool_]
+FloatsByName: TypeAlias = Mapping[str, Floats]
+# shows one line to the user
+Tell: TypeAlias = Callable[[str], None]

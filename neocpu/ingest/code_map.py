@@ -5,7 +5,7 @@ row is of the logical table; where this has parts (`TableSpec.maps`), a row map 
 of each part.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.settings import ROWS_BY
 from neocpu.kernels.logs.hashing import hash_rows
 from neocpu.kernels.twins.numbers.philox import feature_key
-from neocpu.tables.specs.specs import BatchKey, RowMap, TableSpec, bags
+from neocpu.tables.specs.specs import BatchKey, RowMap, TableSpec, TableSpecs, bags
 
 if TYPE_CHECKING:
     from neocpu.ingest.dataset.vocabulary import Codes, Vocabulary
@@ -42,7 +42,7 @@ class CodeMap:
 
     def __init__(
         self,
-        tables: Sequence[TableSpec],
+        tables: TableSpecs,
         rows_by: str = "hash",
         seed: int = 0,
         vocabularies: "Mapping[str, Codes] | None" = None,

@@ -24,7 +24,7 @@ from neocpu.ingest.dataset.file import Samples
 from neocpu.ingest.epoch_order import EpochOrder, sorted_by_words
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.tables.specs.feature_groups import Groups
-from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
+from neocpu.tables.specs.specs import BatchKey, TableSpecs, bags
 
 if TYPE_CHECKING:
     from neocpu.ingest.dataset.vocabulary import Codes
@@ -123,7 +123,7 @@ class Loader:
     def __init__(
         self,
         dataset: Dataset | str | Path | Sequence[str | Path],
-        tables: Sequence[TableSpec],
+        tables: TableSpecs,
         share: BatchShare,
         reading: Reading | None = None,
         needs: Needs | None = None,

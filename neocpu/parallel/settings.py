@@ -1,6 +1,6 @@
 """Which keys of a config say how tables are spread, and how ranks exchange?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from neocpu.parallel.exchange.wire_formats import UNIQUE_ROWS
 from neocpu.parallel.sharding.pins import check_pins, choose_pins
 from neocpu.parallel.sharding.plan import PlanSpec, choose_schemes, is_plan_file
 from neocpu.parallel.transport.throttle import LinkNumbers
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
@@ -72,7 +72,7 @@ class ParallelConfig:
     warn_after: float = 30.0
     timeout: float = 600.0
 
-    def check_choices(self, tables: Sequence[TableSpec]) -> None:
+    def check_choices(self, tables: TableSpecs) -> None:
         """Raise ConfigError for schemes and pins that are none, or contradict each other."""
         pins = choose_pins(tables, self.pins)
         if pins and self.towers:

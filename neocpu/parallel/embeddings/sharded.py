@@ -33,7 +33,7 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.started import Finished, Request, Started
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Merged, Words
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 if TYPE_CHECKING:
     from neocpu.parallel.embeddings.replicas import Replicas, RowGradients
@@ -99,7 +99,7 @@ class ShardedEmbedding(Embedding[Input]):
         whole, row_split = (layouts.of(whole, with_scalars) for whole in (True, False))
         return np.union1d(whole.shard, row_split.shard)
 
-    def _replica_exchange(self, comm: Comm, tables: Sequence[TableSpec]) -> "Replicas":
+    def _replica_exchange(self, comm: Comm, tables: TableSpecs) -> "Replicas":
         """The exchange of the gradients of replicated tables."""
         from neocpu.parallel.embeddings.replicas import Replicas
 
@@ -299,10 +299,7 @@ class StartedLookup(LookupUnderWay):
     """Pooled rows of a batch."""
 
     def __init__(
-        self,
-        owner: ShardedEmbedding,
-        batch_input: Input,
-        pooled: Sequence[PooledRows | None],
+        self, owner: ShardedEmbedding, batch_input: Input, pooled: Sequence[PooledRows | None]
     ) -> None:
         self._owner = owner
         self._input = batch_input

@@ -36,7 +36,7 @@ from neocpu.parallel.sharding.entries import ByClass, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.started import Pause, Request, Started
 from neocpu.tables.embedding.lookups import Lookups
-from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
+from neocpu.tables.specs.specs import BatchKey, TableSpecs, bags
 
 if TYPE_CHECKING:
     from neocpu.parallel.exchange.unique_rows import Heads, UniqueRows
@@ -319,11 +319,7 @@ def wide_rows(kjt: KJT) -> KJT:
 
 
 def find_refusal(
-    kjt: KJT,
-    tables: Sequence[TableSpec],
-    bags: Sequence[BatchKey],
-    samples: int,
-    first_sample: int | Ints,
+    kjt: KJT, tables: TableSpecs, bags: Sequence[BatchKey], samples: int, first_sample: int | Ints
 ) -> IndexRangeError | None:
     """Why this rank's part of a batch cannot be looked up, or None.
 

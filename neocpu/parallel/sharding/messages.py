@@ -1,18 +1,18 @@
 """How do all ranks come by one plan? Rank 0 makes it and sends all of it but its tables."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 if TYPE_CHECKING:
     from neocpu.parallel.transport.comm import Comm
 
 
-def plan_on_first_rank(comm: "Comm", tables: Sequence[TableSpec], make: Callable[[], Plan]) -> Plan:
+def plan_on_first_rank(comm: "Comm", tables: TableSpecs, make: Callable[[], Plan]) -> Plan:
     """The plan that `make` returns on rank 0, on every rank. Collective.
 
     A planner weighs every way to cut every table: for hundreds of tables on 128 ranks that takes
@@ -33,7 +33,7 @@ def to_bytes(plan: Plan) -> bytes:
     return json.dumps([plan.schemes, shards, layout, plan.placements]).encode()
 
 
-def from_bytes(message: bytes, tables: Sequence[TableSpec]) -> Plan:
+def from_bytes(message: bytes, tables: TableSpecs) -> Plan:
     """The plan that `to_bytes` wrote; it was checked where it was made."""
     # a killed run of an older version noted no groups (`train/checkpoint/keeping.py`)
     schemes, numbers, (ranks, ranks_per_node, *groups), placements = json.loads(message)

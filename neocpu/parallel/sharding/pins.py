@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from neocpu.core.errors import ConfigError
 from neocpu.core.records import matched
 from neocpu.parallel.sharding.schemes import Shard
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 # A rank, or the first and the last of several.
 RUN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
@@ -32,7 +32,7 @@ def named_ranks(text: str) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def choose_pins(tables: Sequence[TableSpec], spec: Mapping[str, str]) -> PinnedRanks:
+def choose_pins(tables: TableSpecs, spec: Mapping[str, str]) -> PinnedRanks:
     """Ranks by table from the config's `parallel.pins`; tables that nothing matches are left out.
 
     Raises ConfigError for a pattern without a table, or what names no ranks.
@@ -46,7 +46,7 @@ def choose_pins(tables: Sequence[TableSpec], spec: Mapping[str, str]) -> PinnedR
 
 
 def check_pins(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     pins: PinnedRanks,
     ranks: int = MOST_RANKS,

@@ -13,7 +13,7 @@ from typing import Any
 from neocpu.core.errors import PlanError
 from neocpu.core.records import choose, matched
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, RankLayout, Shard, check_cover
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 AUTO = "auto"
 FILE_SUFFIX = ".json"
@@ -320,7 +320,7 @@ def is_plan_file(spec: PlanSpec) -> bool:
     return isinstance(spec, str) and spec.endswith(FILE_SUFFIX)
 
 
-def choose_schemes(tables: Sequence[TableSpec], spec: PlanSpec) -> tuple[str, ...]:
+def choose_schemes(tables: TableSpecs, spec: PlanSpec) -> tuple[str, ...]:
     """Scheme of every table from the config's `parallel.plan`.
 
     `spec` is one scheme for all tables, or {pattern: scheme} with shell patterns (`C*`, `user_?`)
@@ -358,7 +358,7 @@ def is_open(choice: str) -> bool:
 
 
 def place(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     ranks: int,
     ranks_per_node: int | None = None,

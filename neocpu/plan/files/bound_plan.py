@@ -12,7 +12,7 @@ from neocpu.core.errors import ConfigError, PlanError
 from neocpu.parallel.sharding.plan import AUTO, Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.files.plan_file import PlanFile, TableEntry
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 # Schemes whose rectangles have all columns, and all rows.
 WHOLE_ROWS = ("table_wise", "row_wise", "table_row_wise", "data_parallel")
@@ -39,7 +39,7 @@ class BoundPlan:
             for number, scheme in enumerate(self.schemes)
         )
 
-    def plan(self, tables: Sequence[TableSpec], ranks: int, ranks_per_node: int) -> Plan:
+    def plan(self, tables: TableSpecs, ranks: int, ranks_per_node: int) -> Plan:
         """The plan of a file that is whole, checked."""
         shards = [shard for number in self.fixed for shard in self.fixed[number]]
         for number, table in enumerate(tables):
@@ -56,7 +56,7 @@ class BoundPlan:
         ).check()
 
 
-def bind(file: PlanFile, tables: Sequence[TableSpec], ranks: int) -> BoundPlan:
+def bind(file: PlanFile, tables: TableSpecs, ranks: int) -> BoundPlan:
     """What a file says of a run's tables.
 
     Raises ConfigError for another number of ranks, a table that the run lacks or that has another
@@ -121,7 +121,7 @@ def _check_scheme(
 
 def _check_cover(
     file: PlanFile,
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     fixed: Mapping[int, tuple[Shard, ...]],
 ) -> None:

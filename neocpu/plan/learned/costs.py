@@ -27,7 +27,7 @@ from neocpu.plan.learned.features import FEATURES, Pieces, describe
 from neocpu.plan.learned.nets import Array
 from neocpu.plan.learned.reuse import histograms
 from neocpu.plan.learned.store import Networks
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 COMM_PHASES = ("output", "gradient")
 EXTRA_PHASES = ("replicas",)
@@ -67,7 +67,7 @@ class LearnedCosts:
     def __init__(
         self,
         networks: Networks,
-        tables: Sequence[TableSpec],
+        tables: TableSpecs,
         work: Workload,
         layout: Layout,
         model: CostModel,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from neocpu.core.types import Tell
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import StepSeconds
 from neocpu.plan.learned.cost_nets import CommNet
@@ -46,7 +47,6 @@ EXAM_SEED = 99
 EXAM_TASKS = 50
 EXAM_RANDOM = 10
 
-Tell = Callable[[str], None]
 MEASURE = "neocpu.plan.learned.measure"
 
 

@@ -11,12 +11,11 @@ every rank starts at its own offset; a rank's seconds go from its start to its e
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from neocpu.core.types import Bytes
+from neocpu.core.types import Bytes, Tell
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import (
@@ -176,7 +175,7 @@ def _exchange_seconds(comm: Comm, sampling: Sampling, dims: Floats, starts: Floa
     return best.tolist()
 
 
-def measure(comm: Comm, effort: str, tell: Callable[[str], None]) -> dict[str, object]:
+def measure(comm: Comm, effort: str, tell: Tell) -> dict[str, object]:
     """All samples of one job, as JSON values. Collective."""
     sampling = SAMPLINGS[effort]
     result: dict[str, object] = {}

@@ -8,7 +8,7 @@ So both planners answer what `search` does, or better. Learned plans keep tables
 memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,7 +30,7 @@ from neocpu.plan.search.free_cuts import Pins
 from neocpu.plan.search.options import rank_layout
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.tiers.placements import Capacity
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 # Schemes that these planners know; tables of others need `search`.
 KNOWN = (AUTO, "table_wise", *EVERYWHERE)
@@ -58,7 +58,7 @@ Propose = Callable[[ShardingTask], PlacedParts]
 
 def learned_plan(
     name: str,
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     spec: PlanSpec,
     layout: Layout,
     model: CostModel,
@@ -116,7 +116,7 @@ PROPOSALS: dict[str, Propose] = {
 
 def task_of(
     name: str,
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     spec: PlanSpec,
     layout: Layout,
     model: CostModel,
@@ -187,6 +187,6 @@ def plan_of(costs: LearnedCosts, placed: PlacedParts) -> Plan:
     ).check()
 
 
-def _everywhere(tables: Sequence[TableSpec], piece: TablePart, layout: RankLayout) -> list[Shard]:
+def _everywhere(tables: TableSpecs, piece: TablePart, layout: RankLayout) -> list[Shard]:
     table = tables[piece.table]
     return SCHEMES[piece.scheme].cut(piece.table, table.rows, table.dim, layout, 0)

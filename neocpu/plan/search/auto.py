@@ -32,7 +32,7 @@ from neocpu.parallel.sharding.plan import (
 from neocpu.parallel.sharding.schemes import SCHEMES, RankLayout, Shard
 from neocpu.plan.cost.cost import Cost, table_costs
 from neocpu.plan.cost.work import Workload
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 # Costs that differ by less are equal: they are sums of floats in different orders.
 TOLERANCE = 1e-9
@@ -63,7 +63,7 @@ class Option:
 
 
 def make_plan(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     spec: PlanSpec,
     ranks: int,
     ranks_per_node: int | None = None,
@@ -167,7 +167,7 @@ def _affordable(options: list[Option], fair: float) -> list[Option]:
 
 
 def _place(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     options: Sequence[list[Option]],
     ranks: int,
     fair: float,
@@ -240,7 +240,7 @@ def _fits(option: Option, memory: Sequence[int], budget: int) -> bool:
 
 
 def _does_not_fit(
-    tables: Sequence[TableSpec], stuck: int, option: Option, ranks: int, budget: int, work: Workload
+    tables: TableSpecs, stuck: int, option: Option, ranks: int, budget: int, work: Workload
 ) -> PlanError:
     """The error that names the table, its bytes, and what may help."""
     table = tables[stuck]

@@ -15,7 +15,7 @@ from neocpu.parallel.sharding.plan import allowed_schemes, is_open
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, RankLayout, column_blocks
 from neocpu.plan.cost.work import ROW_SPLIT, Floats, Workload
 from neocpu.plan.search.cuts import FINEST, RANK, Cuts, doubled_and_tripled, of_tables
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 # Of blocks of rows: equal lookups, equal means of the parts of lookups and of rows, equal rows.
 EVENNESS = (1.0, 0.5, 0.0)
@@ -27,7 +27,7 @@ Edges = tuple[tuple[int, int], tuple[int, int]]
 
 def along_curves(
     cuts: Sequence[Cuts],
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     layout: RankLayout,
     shares: Floats,

@@ -28,7 +28,7 @@ from neocpu.parallel.sharding.schemes import COLUMN_STEP, SCHEMES, column_blocks
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.work import Flags, Floats, Workload
 from neocpu.plan.tiers.limits import sets_of_ranks
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 RANK = 0
 NODE = 1
@@ -59,11 +59,7 @@ class Cuts:
 
 
 def ways_to_cut(
-    tables: Sequence[TableSpec],
-    schemes: Sequence[str],
-    layout: Layout,
-    shares: Floats,
-    work: Workload,
+    tables: TableSpecs, schemes: Sequence[str], layout: Layout, shares: Floats, work: Workload
 ) -> list[Cuts]:
     """All ways to cut the tables, way after way.
 
@@ -97,11 +93,7 @@ def _without_copies(choice: str) -> str:
 
 
 def _ways(
-    tables: Sequence[TableSpec],
-    schemes: Sequence[str],
-    layout: Layout,
-    shares: Floats,
-    block: int,
+    tables: TableSpecs, schemes: Sequence[str], layout: Layout, shares: Floats, block: int
 ) -> list[Cuts]:
     """As `ways_to_cut`, on all ranks of a layout."""
     cuts = _useful_ways(tables, schemes, layout, shares, block)
@@ -119,11 +111,7 @@ def _ways(
 
 
 def _useful_ways(
-    tables: Sequence[TableSpec],
-    schemes: Sequence[str],
-    layout: Layout,
-    shares: Floats,
-    block: int,
+    tables: TableSpecs, schemes: Sequence[str], layout: Layout, shares: Floats, block: int
 ) -> list[Cuts]:
     """As `_ways`; a table whose schemes are open may have none."""
     shapes = np.array([(table.rows, table.dim) for table in tables], np.int64).reshape(-1, 2)

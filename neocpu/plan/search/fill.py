@@ -24,7 +24,7 @@ from neocpu.plan.search.free_cuts import FreeCut, scheme_of
 from neocpu.plan.search.options import CODES, Options
 from neocpu.plan.search.partition import TOLERANCE, fits
 from neocpu.plan.tiers.limits import TOGETHER, bytes_of, with_variants
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 # Targets of a rank's seconds, as multiples of what all tables take on all ranks.
 TARGETS = (np.inf, 2.0, 1.4, 1.1)
@@ -79,7 +79,7 @@ class Filler:
 
     def __init__(
         self,
-        tables: Sequence[TableSpec],
+        tables: TableSpecs,
         schemes: Sequence[str],
         layout: Layout,
         model: CostModel,

@@ -20,7 +20,7 @@ from neocpu.plan.search.free_cuts import free_candidates
 from neocpu.plan.search.options import Options, PricedCuts, assembled, joined
 from neocpu.plan.search.prices import is_short, packed, refill, within
 from neocpu.plan.tiers.placements import Variant
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 # Parts of the fast memory that tables may take where they cost least: cuts take some for buffers.
 ROOMS = (1.0, 0.9, 0.8, 0.6)
@@ -32,7 +32,7 @@ KEPT = 2
 class Filled:
     """Fillings of the ranks; the fields are those of the search."""
 
-    tables: Sequence[TableSpec]
+    tables: TableSpecs
     schemes: Sequence[str]
     layout: Layout
     model: CostModel
@@ -106,10 +106,7 @@ class Filled:
             yield (_refilled(options, uncut_cost, limits, choice) for limits in rooms)
 
     def _with(
-        self,
-        candidates: PricedCuts,
-        variants: tuple[Variant, ...],
-        fillings: Sequence[Filling],
+        self, candidates: PricedCuts, variants: tuple[Variant, ...], fillings: Sequence[Filling]
     ) -> tuple[Options, list[PlanDraft]]:
         """(the candidates with the cuts of some fillings, the drafts of these)."""
         cuts = [cut for filling in fillings for cut in filling.cuts.values()]

@@ -18,7 +18,7 @@ from neocpu.plan.search.cuts import ALL, RANK
 from neocpu.plan.search.options import CODES, Options, PricedCuts, joined
 from neocpu.plan.tiers.limits import bytes_of, with_variants
 from neocpu.plan.tiers.placements import Variant
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 # rectangles of tables that stay where they are, by number of the table
 Pins = Mapping[int, Sequence[Shard]]
@@ -48,7 +48,7 @@ def scheme_of(table: TableSpec, shards: Sequence[Shard]) -> str:
 
 
 def free_candidates(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     cuts: Sequence[FreeCut],
     variants: Sequence[Variant],
     model: CostModel,
@@ -105,7 +105,7 @@ def _column(values: Sequence[int]) -> Ints:
 class FreeCuts:
     """Free cuts among the candidates of a search, whose fields these are."""
 
-    tables: Sequence[TableSpec]
+    tables: TableSpecs
     variants: Sequence[Variant]
     model: CostModel
     work: Workload

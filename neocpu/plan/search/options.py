@@ -19,7 +19,7 @@ from neocpu.plan.search.curve_cuts import along_curves
 from neocpu.plan.search.cuts import Cuts, ways_to_cut
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity, Variant
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 # Part of the fast memory that tables must leave free for caches to be left out.
 ROOMY = 0.5
@@ -124,7 +124,7 @@ class Options(NamedTuple):
 
 
 def options_of(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     layout: Layout,
     model: CostModel,
@@ -140,7 +140,7 @@ def options_of(
 
 
 def priced_candidates(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     layout: Layout,
     model: CostModel,
@@ -162,7 +162,7 @@ def rank_layout(layout: Layout) -> RankLayout:
 
 
 def _shares(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     variants: Sequence[Variant],
     allowed: Flags,
     layout: Layout,
@@ -192,7 +192,7 @@ def _shares(
 
 
 def _worth_trying(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     variants: Sequence[Variant],
     allowed: Flags,
     layout: Layout,
@@ -219,7 +219,7 @@ def _worth_trying(
 
 
 def candidates_of(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     cuts: Sequence[Cuts],
     variants: tuple[Variant, ...],
     allowed: Flags,
@@ -255,10 +255,7 @@ def joined(first: PricedCuts, second: PricedCuts) -> PricedCuts:
 
 
 def assembled(
-    tables: Sequence[TableSpec],
-    variants: tuple[Variant, ...],
-    candidates: PricedCuts,
-    model: CostModel,
+    tables: TableSpecs, variants: tuple[Variant, ...], candidates: PricedCuts, model: CostModel
 ) -> Options:
     """Options from priced candidates, those of a table side by side in their order."""
     columns, pieces = _by_table(candidates)

@@ -4,9 +4,10 @@ To add one: write a function with the arguments of `search.plan_tables` and put 
 `PLANNERS`. A planner is imported when it is asked for: a run loads its own only, its config none.
 """
 
-from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
+
+from neocpu.tables.specs.specs import TableSpecs
 
 if TYPE_CHECKING:
     from neocpu.parallel.sharding.plan import PlanSpec
@@ -16,14 +17,13 @@ if TYPE_CHECKING:
     from neocpu.plan.search.answer import Answer
     from neocpu.plan.search.free_cuts import Pins
     from neocpu.plan.tiers.placements import Capacity
-    from neocpu.tables.specs.specs import TableSpec
 
     class Planner(Protocol):
         """As `search.plan_tables`."""
 
         def __call__(
             self,
-            tables: Sequence[TableSpec],
+            tables: TableSpecs,
             spec: PlanSpec,
             layout: Layout,
             model: CostModel,

@@ -20,7 +20,7 @@ from neocpu.plan.search.options import CODES, Options, options_of, rank_layout
 from neocpu.plan.search.relaxed import ranges_of
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 # Rows and columns of a rectangle: first and end of each.
 Edges = tuple[tuple[int, int], tuple[int, int]]
@@ -28,7 +28,7 @@ Edges = tuple[tuple[int, int], tuple[int, int]]
 
 def answer_of(
     draft: PlanDraft,
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     model: CostModel,
     work: Workload,
     capacity: Capacity,
@@ -180,7 +180,7 @@ def _edges(options: Options, candidate: int, table: TableSpec) -> list[Edges]:
     return edges
 
 
-def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard], Ints]:
+def _shards(draft: PlanDraft, tables: TableSpecs) -> tuple[list[Shard], Ints]:
     """(shards in order, their pieces i64[n])."""
     options = draft.options
     layout = rank_layout(draft.layout)

@@ -43,7 +43,7 @@ from neocpu.plan.cost.work import ROW_SPLIT, Flags, Floats, Workload, whole_rect
 from neocpu.plan.search.cuts import FINEST
 from neocpu.plan.search.options import CODES, Options
 from neocpu.plan.tiers.limits import bytes_of, with_variants
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 ANY_ROWS = ("row_wise", "table_row_wise", "grid_shard")
 ANY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
@@ -72,7 +72,7 @@ class CutRanges(NamedTuple):
 
 
 def ranges_of(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     layout: Layout,
     model: CostModel,
@@ -134,7 +134,7 @@ def ranges_of(
 
 
 def _kinds(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     layout: Layout,
     model: CostModel,
@@ -241,7 +241,7 @@ def _steps(low: int, high: int, bends: Sequence[float]) -> list[tuple[float, flo
 
 
 def _corner(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     model: CostModel,
     work: Workload,
     options: Options,

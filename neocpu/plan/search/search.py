@@ -37,7 +37,7 @@ from neocpu.plan.search.pricing import answer_of, answer_of_plan, draft_of
 from neocpu.plan.search.relaxed import ranges_of
 from neocpu.plan.tiers.limits import TOGETHER, rank_limits
 from neocpu.plan.tiers.placements import Capacity
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 
 # Work of the local search for a table and rank (see `local_search.Budget`), and its limits.
 WORK = 40.0
@@ -64,7 +64,7 @@ TIGHTER = (
 
 
 def plan_tables(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     spec: PlanSpec,
     layout: Layout,
     model: CostModel,
@@ -114,7 +114,7 @@ def plan_tables(
 
 
 def greedy(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     spec: PlanSpec,
     layout: Layout,
     model: CostModel,
@@ -223,7 +223,7 @@ def starts(
 
 
 def _byte_counting(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     spec: PlanSpec,
     layout: Layout,
     work: Workload,
@@ -258,7 +258,7 @@ def _over_all_ranks(options: Options) -> Flags:
     return rectangle == np.minimum.reduceat(rectangle, options.start[:-1])[options.table]
 
 
-def _does_not_fit(tables: Sequence[TableSpec], options: Options, limits: Floats) -> PlanError:
+def _does_not_fit(tables: TableSpecs, options: Options, limits: Floats) -> PlanError:
     """The error that names the table that needs most of a rank, and what all of them need."""
     room_of_all = limits.sum(axis=0)
     fill = (options.peak_bytes / limits.max(axis=0)).max(axis=1)

@@ -14,7 +14,7 @@ from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.work import Floats, Rectangles, TableArrays, Workload
 from neocpu.plan.machines.unequal import of_ranks
 from neocpu.plan.tiers.placements import Capacity, Variant
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 from neocpu.tables.tiers.placement import LINE_BYTES
 
 # Column of the bytes in all memories together.
@@ -23,9 +23,7 @@ TOGETHER = 3
 NO_UNIT = 0.5
 
 
-def sets_of_ranks(
-    tables: Sequence[TableSpec], work: Workload
-) -> tuple[list[tuple[int, ...]], Ints]:
+def sets_of_ranks(tables: TableSpecs, work: Workload) -> tuple[list[tuple[int, ...]], Ints]:
     """(sets of ranks that tables are pinned to, the set of each table i64[tables], -1 for none)."""
     pinned = [work.pins.get(table.name, ()) for table in tables]
     sets = sorted(set(pinned) - {()})
@@ -33,15 +31,13 @@ def sets_of_ranks(
     return sets, np.array([number.get(ranks, -1) for ranks in pinned], np.int64)
 
 
-def units(tables: Sequence[TableSpec], work: Workload, table: Ints) -> Floats:
+def units(tables: TableSpecs, work: Workload, table: Ints) -> Floats:
     """Units of rectangles of some tables i64[n], f64[n, sets]."""
     sets, number = sets_of_ranks(tables, work)
     return (number[table][:, None] == np.arange(len(sets))).astype(np.float64)
 
 
-def rank_limits(
-    capacity: Capacity, tables: Sequence[TableSpec], work: Workload, ranks: int
-) -> Floats:
+def rank_limits(capacity: Capacity, tables: TableSpecs, work: Workload, ranks: int) -> Floats:
     """f64[ranks, 4 + sets]: bytes in hbm, ddr, ssd and together; room for pinned rectangles.
 
     Infinite without a limit.
@@ -67,7 +63,7 @@ def with_variants(rectangles: Rectangles, variants: Sequence[Variant], variant: 
 
 
 def bytes_of(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     rectangles: Rectangles,
     variants: Sequence[Variant],
     variant: Ints,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from neocpu.core.errors import PlanError
 from neocpu.parallel.sharding.plan import AUTO, Plan
 from neocpu.parallel.sharding.schemes import Shard
-from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.tables.specs.specs import TableSpecs, bags
 
 # scheme -> that inside a node
 INSIDE = {
@@ -24,7 +24,7 @@ NodePlanner = Callable[[Sequence[int], Sequence[str]], Plan]
 
 
 def plan_by_nodes(
-    tables: Sequence[TableSpec],
+    tables: TableSpecs,
     schemes: Sequence[str],
     towers: Sequence[Sequence[int]],
     ranks: int,
@@ -76,9 +76,7 @@ def _without_copies(numbers: Sequence[int], schemes: Sequence[str], plan_node: N
     return node_plan
 
 
-def nodes_of_tables(
-    tables: Sequence[TableSpec], towers: Sequence[Sequence[int]], nodes: int
-) -> list[int]:
+def nodes_of_tables(tables: TableSpecs, towers: Sequence[Sequence[int]], nodes: int) -> list[int]:
     """Node of each table; arguments and errors as for `plan_by_nodes`."""
     if not towers:
         return _deal_out(tables, nodes)
@@ -99,7 +97,7 @@ def nodes_of_tables(
     return [home.pop() for home in homes]
 
 
-def _deal_out(tables: Sequence[TableSpec], nodes: int) -> list[int]:
+def _deal_out(tables: TableSpecs, nodes: int) -> list[int]:
     """Tables to nodes, most columns first, each to the node with fewest, then fewest rows."""
     if len(tables) < nodes:
         raise PlanError(f"parallel.towers: {len(tables)} tables leave some of {nodes} nodes empty")

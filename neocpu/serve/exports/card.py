@@ -29,7 +29,7 @@ from neocpu.ingest.formats.schema import TRANSFORMS, CategoryField, DenseField, 
 from neocpu.ingest.formats.table import table_schema
 from neocpu.kernels.twins.numbers.philox import INIT, feature_key, tensor_key
 from neocpu.serve.scoring.values import ValueMap, open_values
-from neocpu.tables.specs.specs import RowMap, TableSpec, bags
+from neocpu.tables.specs.specs import RowMap, TableSpecs, bags
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
 
@@ -221,7 +221,7 @@ def _version(model: Mapping[str, object], dense: Sequence[DenseField]) -> int:
     return INTERACTIONS_VERSION if "first_order" in model else VERSION
 
 
-def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[Facts]:
+def feature_cards(tables: TableSpecs, facts: DataFacts, seed: int) -> list[Facts]:
     """What the card says of each key of the batch, in their order."""
     features: list[Facts] = []
     for key in bags(tables):

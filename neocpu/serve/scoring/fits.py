@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.floats import keep_subnormals
+from neocpu.core.types import Tell
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.frames import is_paths
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -26,7 +27,7 @@ from neocpu.train.run.fitting import FitRun, config_of, folder_of, measured
 from neocpu.train.run.folder import RunLock, fit_file
 from neocpu.train.state.identity import with_schema
 from neocpu.train.watch.metrics import Metrics
-from neocpu.train.watch.results import Tell, silent
+from neocpu.train.watch.results import silent
 
 if TYPE_CHECKING:
     import polars as pl

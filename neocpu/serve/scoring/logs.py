@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
 from neocpu.core.presets import log_path
+from neocpu.core.types import Tell
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.frames import as_frame, is_paths, parse_frame
 from neocpu.ingest.formats.schema import Schema
@@ -23,7 +24,7 @@ from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.before.datasets import open_paths
 from neocpu.train.run.evaluate import Grouping
-from neocpu.train.watch.results import Tell, silent
+from neocpu.train.watch.results import silent
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,13 +7,13 @@ fp32. Formats that scale whole rows have their scale and bias among the values, 
 bytes come back from a checkpoint.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
 from neocpu.core.errors import TrainingError
 from neocpu.core.rules import Rule
-from neocpu.core.types import Bytes, Floats, Ints
+from neocpu.core.types import Bytes, Floats, FloatsByName, Ints
 from neocpu.kernels.twins.numbers.philox import LEAVING, tensor_key
 from neocpu.tables.embedding.lookups import Rectangle
 from neocpu.tables.embedding.rounded import refuse_rounded
@@ -57,7 +57,7 @@ class Narrowed:
         """What becomes of numbers f32[n, D] that are written here, to nearest, and read again."""
         return self.codec.decode(self.codec.encode(numbers))
 
-    def start(self, unrounded: Mapping[str, Floats]) -> dict[str, Floats]:
+    def start(self, unrounded: FloatsByName) -> dict[str, Floats]:
         """Values of rows with these unrounded numbers and states, as `values` gives them."""
         # to nearest, without random words: a row starts alike whenever it is first seen
         data = self.codec.encode(unrounded["weight"])
@@ -76,7 +76,7 @@ class Narrowed:
             values[name] = states[:, i]
         return values | self.codec.scales(records[:, :cut])
 
-    def records(self, rows: Ints, values: Mapping[str, Floats]) -> Bytes:
+    def records(self, rows: Ints, values: FloatsByName) -> Bytes:
         """Records u8[n, record] of rows i64[n] with these values.
 
         Raises TrainingError for numbers that the format does not have.

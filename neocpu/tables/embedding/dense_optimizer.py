@@ -4,13 +4,13 @@ Runs of parameters may have rates of their own (`optimizer_groups.py`), and besi
 rule a moving average of the parameters may be kept, which is what is then evaluated.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName, Tell
 from neocpu.tables.specs.optimizer_groups import ParameterRun
 from neocpu.tables.specs.optimizers import SparseOptimizer
 
@@ -68,7 +68,7 @@ class DenseOptimizer:
             )
             for name in rule.element_state
         }
-        self.factors: dict[str, Mapping[str, Floats]] = {}
+        self.factors: dict[str, FloatsByName] = {}
         self.news: list[str] = []
         self.settle: Settle = _as_they_are
         self._ema = np.float32(ema)
@@ -103,7 +103,7 @@ class DenseOptimizer:
             if lo < hi:
                 yield run._replace(first=lo, end=hi)
 
-    def tell(self, show: Callable[[str], None]) -> None:
+    def tell(self, show: Tell) -> None:
         """Show what the user should know of the last step, a line each."""
         for line in self.news:
             show(f"warning: {line}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from neocpu.core.policies import DEFAULT
 from neocpu.tables.embedding.lookups import Rectangle
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 from neocpu.tables.tiers.placement import PLACEMENTS, PlacedShard, Room, make_room
 
 if TYPE_CHECKING:
@@ -60,10 +60,7 @@ class MemoryPlan:
         return Ticket(self.folder, self.job, file, Claim(self.share, disk, self.hbm + self.ddr))
 
     def rooms(
-        self,
-        tables: Sequence[TableSpec],
-        shards: Sequence[Rectangle],
-        state_floats: tuple[int, int],
+        self, tables: TableSpecs, shards: Sequence[Rectangle], state_floats: tuple[int, int]
     ) -> list[Room]:
         """Room of every shard of a rank.
 

@@ -4,12 +4,10 @@ A gradient that is finite may have an infinite square, or sum: then a row is fro
 is divided by an infinite state, and nothing else shows it. Only large gradients can do that.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from neocpu.core.errors import TrainingError
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.tables.specs.specs import TableSpec
 
 # 2^31 lookups of one row with gradients below this have a sum whose square is finite
@@ -31,7 +29,7 @@ def at_risk(gradient: Floats, weights: Floats) -> bool:
 
 
 def refuse_overflow(
-    spec: TableSpec, first: int, rows: Ints, state: Mapping[str, Floats], slots: Ints, step: int
+    spec: TableSpec, first: int, rows: Ints, state: FloatsByName, slots: Ints, step: int
 ) -> None:
     """Raise TrainingError for a row that is not finite after its update.
 

@@ -8,14 +8,14 @@ A row is made with its initial values when it is first looked up. The object own
 arithmetic is in `kernels/`, and the formats of rows are in `rows.py`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.rules import HyperParameters
-from neocpu.core.types import Bytes, Elements, Floats, Ints
+from neocpu.core.types import Bytes, Elements, Floats, FloatsByName, Ints
 from neocpu.kernels.numbers.philox import uniform_rows
 from neocpu.kernels.records import InitialValues, Segments, ShardPlaces
 from neocpu.kernels.rows import touch
@@ -25,7 +25,7 @@ from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Rectangle
 from neocpu.tables.embedding.rows import RowStore, runs
 from neocpu.tables.embedding.sorting import Scratch, cut
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 from neocpu.tables.storage.arena import Arena, LastingMemory
 
 # A shard of at least LARGE rows gets all of them once the MANYth part of them exists.
@@ -53,7 +53,7 @@ class ShardRows:
 
     def __init__(
         self,
-        tables: Sequence[TableSpec],
+        tables: TableSpecs,
         shards: Iterable[Rectangle],
         optimizer: SparseOptimizer,
         seed: int,
@@ -105,12 +105,7 @@ class ShardRows:
         self.changes = Changes([*map(self.touched, range(len(self.shards)))])
 
     def _allocate(
-        self,
-        kinds: Sequence[TableSpec],
-        elements: Sequence[int],
-        rows: int,
-        budget: int,
-        huge: bool,
+        self, kinds: TableSpecs, elements: Sequence[int], rows: int, budget: int, huge: bool
     ) -> None:
         per_element = len(self.rule.element_state)
         # the states of a row side by side; a byte and a bit (for lookups) of each: does it exist?
@@ -289,7 +284,7 @@ class ShardRows:
             values[name] = np.full(rows.size, start, np.float32)
         return values
 
-    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
+    def load_rows(self, shard: int, rows: Ints, values: FloatsByName) -> None:
         """Set local rows i64[n] and their states (as `state` names them); the rows exist from now
         on.
 
@@ -300,7 +295,7 @@ class ShardRows:
         if self._store(shard).coded and "weight" in values:
             self._check_loaded(shard, rows, values["weight"], rows)
 
-    def _set(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
+    def _set(self, shard: int, rows: Ints, values: FloatsByName) -> None:
         state = self.state(shard)
         for name, array in values.items():
             if name == "weight":
@@ -322,7 +317,7 @@ class ShardRows:
         )
 
 
-def _keys(seed: int, purpose: int, specs: Sequence[TableSpec]) -> NDArray[np.uint64]:
+def _keys(seed: int, purpose: int, specs: TableSpecs) -> NDArray[np.uint64]:
     """Key of the random words of each shard's table."""
     return np.array([tensor_key(seed, purpose, spec.name) for spec in specs], np.uint64)
 
@@ -338,7 +333,7 @@ class Shelves(NamedTuple):
     elements: list[int]
 
 
-def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
+def shelve(specs: TableSpecs, sizes: Ints) -> Shelves:
     """Deal shards of these tables, of so many elements i64[H], to one store per format and
     rounding.
     """
@@ -359,7 +354,7 @@ def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
 
 
 def allocate(
-    specs: Sequence[TableSpec],
+    specs: TableSpecs,
     elements: Sequence[int],
     per_element: int,
     row_arrays: Sequence[tuple[int, str]],

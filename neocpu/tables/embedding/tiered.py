@@ -9,13 +9,13 @@ depends on them: sorting, sums over column shards, initial values. So every plac
 of the one that keeps all rows in memory (Neo's memory hierarchy; `docs/memory.md`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neocpu.core.errors import StorageError, TrainingError
-from neocpu.core.types import Bytes, Floats, Ints
+from neocpu.core.types import Bytes, Floats, FloatsByName, Ints
 from neocpu.kernels.compile.threads import threading_layer
 from neocpu.kernels.records import Segments, whole_table
 from neocpu.tables.embedding.borders import Narrowed
@@ -25,7 +25,7 @@ from neocpu.tables.embedding.shard_rows import PIECE
 from neocpu.tables.embedding.sorting import sort_lookups, with_gradient_places
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import RowTable
 from neocpu.tables.storage.row_file import RowFile
@@ -58,7 +58,7 @@ class TieredEmbedding(TableBatchedEmbedding):
 
     def __init__(
         self,
-        tables: Sequence[TableSpec],
+        tables: TableSpecs,
         shards: Iterable[Rectangle],
         optimizer: SparseOptimizer,
         seed: int,
@@ -354,7 +354,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         rest = np.ascontiguousarray(records[:, at:]).view(np.float32).reshape(n, -1)
         return values | {name: rest[:, i] for i, name in enumerate(self.rule.row_state)}
 
-    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Floats]) -> None:
+    def load_rows(self, shard: int, rows: Ints, values: FloatsByName) -> None:
         if shard not in self._tiers:
             return super().load_rows(shard, rows, values)
         tier = self._tiers[shard]

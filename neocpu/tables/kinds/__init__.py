@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 from neocpu.tables.specs.compositions import Composition, Expanded, LogicalTable, whole
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 
 class TableKind(NamedTuple):
@@ -57,9 +57,7 @@ def key_records() -> dict[str, type]:
     return {name: kind_of(name).keys for name in KINDS}
 
 
-def expand(
-    tables: Sequence[LogicalTable],
-) -> tuple[tuple[TableSpec, ...], tuple[Composition, ...]]:
+def expand(tables: Sequence[LogicalTable]) -> tuple[tuple[TableSpec, ...], tuple[Composition, ...]]:
     """The physical tables of a config's tables, and how each logical table is composed of them.
 
     Raises ConfigError for what does not fit, and for two tables of one name.
@@ -97,7 +95,7 @@ def _with_signs(spec: TableSpec, part: TableSpec) -> TableSpec:
     return replace(part, maps=maps, weighted=True)
 
 
-def _check_codes(spec: TableSpec, parts: Sequence[TableSpec]) -> None:
+def _check_codes(spec: TableSpec, parts: TableSpecs) -> None:
     """Raise ConfigError where parts of a table with same codes do not keep to them."""
     alone = bool(parts) and all(set(part.features) == set(spec.features) for part in parts)
     if spec.same_codes and not (alone and all(part.same_codes for part in parts)):

@@ -5,11 +5,10 @@ A table kind (`neocpu/tables/kinds/`) makes them; `neocpu/train/model/compositio
 say.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 COPY = "copy"  # side by side, in the order of the terms; of one term: as it is
 Tensors = tuple[tuple[str, tuple[int, ...]], ...]
@@ -99,6 +98,6 @@ def whole(spec: TableSpec) -> Expanded:
     return Expanded((spec,), Composition(spec.name, terms_of([spec], len(spec.features))))
 
 
-def terms_of(parts: Sequence[TableSpec], features: int) -> tuple[tuple[Term, ...], ...]:
+def terms_of(parts: TableSpecs, features: int) -> tuple[tuple[Term, ...], ...]:
     """The terms of each feature where it has one lookup in each part, at its own place."""
     return tuple(tuple(Term(part.name, place) for part in parts) for place in range(features))

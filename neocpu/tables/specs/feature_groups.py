@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from neocpu.core.errors import ConfigError
-from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.tables.specs.specs import TableSpecs, bags
 
 Groups = tuple[tuple[int, ...], ...]
 
 
-def key_groups(tables: Sequence[TableSpec], patterns: Sequence[Sequence[str]]) -> Groups:
+def key_groups(tables: TableSpecs, patterns: Sequence[Sequence[str]]) -> Groups:
     """Keys of each group, numbered as in `specs.bags(tables)`.
 
     patterns : for each group, shell patterns of its features.

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.formats import CACHES, TRAINED, RowFormat, table_format
@@ -210,13 +210,16 @@ class TableSpec:
         return header
 
 
+TableSpecs: TypeAlias = Sequence[TableSpec]
+
+
 def numbers_bytes(form: str, columns: int) -> int:
     """Bytes of so many numbers of a row in a format."""
     return table_format(form).row_bytes(columns)
 
 
 def with_caches(
-    tables: Sequence[TableSpec], placements: Sequence[str], spec: str | Mapping[str, str]
+    tables: TableSpecs, placements: Sequence[str], spec: str | Mapping[str, str]
 ) -> tuple[TableSpec, ...]:
     """The tables with the `cache_format` that the config's `memory.cache_format` gives them under
     their placements.
@@ -352,7 +355,7 @@ class BatchKey:
     codes: str = ""
 
 
-def bags(tables: Sequence[TableSpec]) -> tuple[BatchKey, ...]:
+def bags(tables: TableSpecs) -> tuple[BatchKey, ...]:
     """Keys of the KJT: every (table, feature) pair in table order.
 
     A key is the feature's name, or `feature@table` where one feature looks up several tables, or

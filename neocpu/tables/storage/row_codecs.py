@@ -14,7 +14,7 @@ import numpy as np
 
 from neocpu.core.codecs import CODECS, LAYOUTS, STOCHASTIC
 from neocpu.core.formats import FORMATS, RowFormat
-from neocpu.core.types import Bools, Bytes, Dtype, Elements, Floats, Ints
+from neocpu.core.types import Bools, Bytes, Dtype, Elements, Floats, FloatsByName, Ints
 from neocpu.kernels.compile.choice import backend_module
 
 
@@ -84,7 +84,7 @@ class RowCodec:
         header = words.view(_header(self.form))[:, 0]
         return {f"weight_{name}": header[name].astype(np.float32) for name, _ in self.form.header}
 
-    def restore(self, numbers: Floats, scales: Mapping[str, Floats]) -> Bytes:
+    def restore(self, numbers: Floats, scales: FloatsByName) -> Bytes:
         """The bytes u8[n, bytes] of which `decode` gave these numbers and `scales` these scales.
 
         Where there are no such bytes, something near; the caller decodes and compares.

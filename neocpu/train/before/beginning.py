@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neocpu.core.errors import CheckpointError, ConfigError, DataError, NeocpuError
-from neocpu.core.types import Elements, JsonObject, Tree
+from neocpu.core.types import Elements, JsonObject, Tell, Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
@@ -30,7 +30,6 @@ from neocpu.train.config.config import Config
 from neocpu.train.config.defaults import BATCH_SIZE, as_overrides, value_of, with_key
 from neocpu.train.state.identity import HISTORY, hashes_of
 from neocpu.train.step.world import World
-from neocpu.train.watch.results import Tell
 
 if TYPE_CHECKING:
     from neocpu.train.checkpoint.reading import CheckpointFile

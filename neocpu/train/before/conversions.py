@@ -4,12 +4,13 @@ A split whose schema takes numbers from data gets those of the train data.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.types import Tell
 from neocpu.ingest.copy_cache import cache_folder, is_writable
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset, missing_copies
@@ -59,10 +60,7 @@ def convert_options(config: Config, name: str) -> ConvertOptions:
 
 
 def check_disk(
-    config: Config,
-    sources: dict[str, tuple[str, ...]],
-    folders: CopyFolders,
-    tell: Callable[[str], None],
+    config: Config, sources: dict[str, tuple[str, ...]], folders: CopyFolders, tell: Tell
 ) -> None:
     """Will the converted copies of all splits fit?"""
     kind = config.data.format
@@ -106,7 +104,7 @@ def ensure(
     name: str,
     paths: tuple[str, ...],
     folders: CopyFolders,
-    tell: Callable[[str], None],
+    tell: Tell,
     fitted: Path | None,
 ) -> list[Path]:
     """Converted files of a split, made where they are missing.
@@ -137,7 +135,7 @@ def ensure(
     return files
 
 
-def tell_of(name: str, data: Dataset, sources: Sequence[str], tell: Callable[[str], None]) -> None:
+def tell_of(name: str, data: Dataset, sources: Sequence[str], tell: Tell) -> None:
     """Say what the conversion of a split left out, took as missing, or found extreme."""
     for source, counts in zip(sources, data.invalid):
         for column, count in counts.items():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import ConfigError, DataError, NeocpuError
-from neocpu.core.types import Elements
+from neocpu.core.types import Elements, Tell
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
@@ -176,7 +176,7 @@ class Splits:
         return self._estimates[name]
 
 
-def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
+def open_splits(config: Config, comm: Comm, out: Path, tell: Tell) -> Splits:
     """Open the config's train, valid and test data, converting what is raw. Collective.
 
     out : folder for converted copies that have no room in the cache. tell : is given lines about
@@ -199,11 +199,7 @@ def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], Non
 
 
 def open_paths(
-    config: Config,
-    comm: Comm,
-    out: Path,
-    tell: Callable[[str], None],
-    sources: dict[str, tuple[str, ...]],
+    config: Config, comm: Comm, out: Path, tell: Tell, sources: dict[str, tuple[str, ...]]
 ) -> Splits:
     """`open_splits` for other files than the config's.
 

@@ -9,18 +9,19 @@ has the rows that were touched.
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neocpu.core.cores import memory_left
 from neocpu.core.errors import TrainingError
+from neocpu.core.types import Tell
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.capacity import buffer_bytes
 from neocpu.plan.cost.work import TableArrays, rectangles_of
 from neocpu.tables.embedding.changes import pages_of
 from neocpu.tables.specs.directions import factor_bytes
-from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.tables.specs.specs import TableSpecs, bags
 from neocpu.train.before.plans import workload
 from neocpu.train.config.config import Config
 from neocpu.train.state.blocks import BLOCK
@@ -176,22 +177,14 @@ def human(size: float) -> str:
 
 
 def fits(
-    needs: Sequence[Need],
-    host_ranks: int,
-    working: int,
-    available: int,
-    once: int = SHARED,
+    needs: Sequence[Need], host_ranks: int, working: int, available: int, once: int = SHARED
 ) -> bool:
     """Is there memory for the ranks of this host? Arguments as for `check_memory`."""
     return (sum(need.bytes for need in needs) + working) * host_ranks + once <= available
 
 
 def check_memory(
-    needs: Sequence[Need],
-    host_ranks: int,
-    working: int,
-    available: int,
-    once: int = SHARED,
+    needs: Sequence[Need], host_ranks: int, working: int, available: int, once: int = SHARED
 ) -> int:
     """Bytes that this rank needs.
 
@@ -234,7 +227,7 @@ def dense_bytes(config: Config, dense_features: int) -> int:
 
 
 def checkpoint_needs(
-    tables: Sequence[TableSpec], state_floats: tuple[int, int], touched: Mapping[str, int]
+    tables: TableSpecs, state_floats: tuple[int, int], touched: Mapping[str, int]
 ) -> list[Need]:
     """Bytes that each table can take in one checkpoint, at most, largest first.
 
@@ -254,10 +247,7 @@ def checkpoint_needs(
 
 
 def row_file_needs(
-    tables: Sequence[TableSpec],
-    state_floats: tuple[int, int],
-    touched: Mapping[str, int],
-    saves: int = 1,
+    tables: TableSpecs, state_floats: tuple[int, int], touched: Mapping[str, int], saves: int = 1
 ) -> list[Need]:
     """Bytes that each table can take in the SSD files of all ranks, at most, largest first.
 
@@ -309,7 +299,7 @@ def free_bytes(folder: Path) -> int:
     raise TrainingError(f"{folder}: neither it nor any folder above it exists")
 
 
-def check_checkpoints(out: Path, needs: CheckpointNeeds, tell: Callable[[str], None]) -> int:
+def check_checkpoints(out: Path, needs: CheckpointNeeds, tell: Tell) -> int:
     """Will the checkpoints in folder `out` fit? Returns the bytes that one can take, at most.
 
     Raises TrainingError where not even the dense parameters fit, which the first checkpoint would
@@ -344,9 +334,7 @@ def check_checkpoints(out: Path, needs: CheckpointNeeds, tell: Callable[[str], N
     return needs.one
 
 
-def check_rows(
-    folder: Path, needs: Sequence[Need], ranks: int, budget: int, tell: Callable[[str], None]
-) -> None:
+def check_rows(folder: Path, needs: Sequence[Need], ranks: int, budget: int, tell: Tell) -> None:
     """Will the SSD files of a run fit?
 
     Nobody knows how many rows they will hold, so where they may not fit this only tells a line.
@@ -366,7 +354,7 @@ def check_rows(
         )
 
 
-def check_conversions(needs: Sequence[tuple[Path, int]], tell: Callable[[str], None]) -> None:
+def check_conversions(needs: Sequence[tuple[Path, int]], tell: Tell) -> None:
     """Will the converted copies of raw logs fit?
 
     needs : (copy, about how many bytes its conversion takes).

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from neocpu.core.errors import ConfigError, DataError, NeocpuError
+from neocpu.core.types import Tell
 from neocpu.ingest.copy_cache import FOLDER
 from neocpu.ingest.dataset.convert import schema_of
 from neocpu.ingest.dataset.fitting import fit
@@ -25,18 +26,12 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.conversions import convert_options, copy_folders
 from neocpu.train.config.config import Config
 from neocpu.train.state.identity import fingerprint
-from neocpu.train.watch.results import Tell
 
 STDIN = "-"
 
 
 def open_raw_train(
-    config: Config,
-    comm: Comm,
-    sources: Sequence[str],
-    labels: Sequence[str],
-    out: Path,
-    tell: Tell,
+    config: Config, comm: Comm, sources: Sequence[str], labels: Sequence[str], out: Path, tell: Tell
 ) -> tuple[Config, RawDataset | None]:
     """The train data of a run with readers, not converted; None where they are converted already.
     And the config, with the numbers that its schema takes from them. Collective.

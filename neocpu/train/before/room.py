@@ -4,13 +4,14 @@ What the run needs, by `preflight.py`, against its memory and disks, on every ra
 is allocated. SSD files that killed runs left in its folder do not count: they are removed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.cores import host_key, private_bytes
 from neocpu.core.errors import NeocpuError, StorageError, TrainingError
+from neocpu.core.types import Tell
 from neocpu.kernels.compile.cache import cannot_write
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
 from neocpu.parallel.transport.comm import Comm
@@ -73,7 +74,7 @@ class RankNeeds(NamedTuple):
     lasting: int = 0
 
 
-def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool:
+def check_room(run: PlannedRun, comm: Comm, tell: Tell) -> bool:
     """Check memory on every rank, and disks on rank 0.
 
     Returns whether tables fit on huge pages. Collective.
@@ -234,7 +235,7 @@ def needs_once(run: PlannedRun) -> int:
     return preflight.SHARED + preflight.COMPILER
 
 
-def _check_disks(run: PlannedRun, ranks: int, tell: Callable[[str], None]) -> None:
+def _check_disks(run: PlannedRun, ranks: int, tell: Tell) -> None:
     """Will the SSD files and the checkpoints of all ranks fit?"""
     config = run.config
     touched = run.splits.touchable_rows(run.samples)

@@ -4,14 +4,13 @@ The probe of the tower partitioner (`plan/towers/towers.py`): the config's model
 one process, trained for some steps; then the pooled vectors of some samples.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, Tell
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.tables.specs.specs import bags
 from neocpu.train.before.datasets import open_splits
@@ -36,9 +35,7 @@ def flat(config: Config) -> Config:
     )
 
 
-def learned_vectors(
-    config: Config, steps: int, folder: Path, tell: Callable[[str], None]
-) -> dict[str, Floats]:
+def learned_vectors(config: Config, steps: int, folder: Path, tell: Tell) -> dict[str, Floats]:
     """Key -> its pooled vectors f32[b, D] of the first samples after so many steps of training.
 
     steps : at most those of one pass over the train data. folder : for converted copies of logs.

@@ -19,7 +19,7 @@ import gc
 import json
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ import numpy as np
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, Tell
 from neocpu.core.units import duration_text
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.kernels.compile.cache import (
@@ -43,7 +43,7 @@ from neocpu.kernels.compile.key import cpu_kind
 from neocpu.parallel.sharding.plan import Plan, place
 from neocpu.parallel.sharding.schemes import COLUMN_STEP
 from neocpu.parallel.transport.comm import Comm, SingleComm
-from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.tables.specs.specs import TableSpec, TableSpecs, bags
 from neocpu.train.before.kernel_markers import (
     Kernels,
     counted,
@@ -92,7 +92,7 @@ def warm_up(
     config: Config,
     plan: Plan,
     comm: Comm,
-    tell: Callable[[str], None] | None = None,
+    tell: Tell | None = None,
     placements: Collection[str] = ("hbm",),
     watch: Watch = unwatched,
 ) -> float:
@@ -142,7 +142,7 @@ def warm_up(
 
 @contextmanager
 def _compiling(
-    tell: Callable[[str], None] | None, watch: Watch, walks: Sequence[Kernels]
+    tell: Tell | None, watch: Watch, walks: Sequence[Kernels]
 ) -> "Iterator[list[Companion]]":
     """Say how long compiling takes when the first kernel is to be compiled, and show how many of
     those of `walks` have been until the block ends; those that the companions in the list compile
@@ -277,7 +277,7 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
         world.embedding.tbe.close()
 
 
-def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
+def _mini_config(config: Config, tables: TableSpecs, placement: str) -> Config:
     # towers need no kernels of their own
     model = replace(
         config.model,

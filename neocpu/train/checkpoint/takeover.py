@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neocpu.core.errors import CheckpointError
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, Tell
 from neocpu.tables.embedding.dense_optimizer import AVERAGE
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.specs.specs import RowMap, TableSpec
@@ -25,7 +25,6 @@ from neocpu.train.state.blocks import Blocks
 from neocpu.train.state.dense_inputs import BOTTOM, TOP, bottom_inputs, like_columns, top_inputs
 from neocpu.train.state.initial import in_format, initial_rows
 from neocpu.train.state.state import dense_fields
-from neocpu.train.watch.results import Tell
 
 if TYPE_CHECKING:
     from neocpu.train.step.world import World

@@ -7,14 +7,14 @@ from typing import Annotated
 from neocpu.core.policies import DEFAULT, POLICIES
 from neocpu.core.records import Limits
 from neocpu.parallel.sharding.plan import PlanSpec
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpecs
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.model.precision.keys import FP32, PrecisionKeys
 
 AUTO = "auto"  # a placement that is chosen
 
 
-def unplanned(apart: bool, tables: Sequence[TableSpec], precision: PrecisionKeys) -> str:
+def unplanned(apart: bool, tables: TableSpecs, precision: PrecisionKeys) -> str:
     """Why nobody knows the activations of a model before its steps ("": they are known).
 
     apart : is it a search, or do towers run on their nodes?

@@ -5,13 +5,13 @@ And nodes of leaves, which take the gradients of parameters.
 Nothing is compiled when this file is imported: layouts stand beside their modules.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.kernels.compile.choice import chosen
 from neocpu.parallel.transport.buffers import in_lines
 from neocpu.tables.specs.compositions import Tensors
@@ -58,7 +58,7 @@ class NodeGradient:
     """
 
     cuts: Ints
-    into: Mapping[str, Floats]
+    into: FloatsByName
     unscale: np.float32 = field(default=np.float32(1), kw_only=True)
 
     def write(self, layer: str, outer: Floats, inputs: Floats, rows: int = 1) -> None:

@@ -13,13 +13,13 @@ Operations are in `train/model/operations/`; `composition_layout.py` says which 
 Plain ones are done for all parts at once (`elementwise.py`), and not at all where E is E physical.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
@@ -87,7 +87,7 @@ class Compositions:
     """
 
     def __init__(
-        self, first_column: int, layout: CompositionLayout, parameters: Mapping[str, Floats]
+        self, first_column: int, layout: CompositionLayout, parameters: FloatsByName
     ) -> None:
         self.first_column = first_column
         self.layout = layout

@@ -12,7 +12,7 @@ from typing import Any
 
 from neocpu.core.errors import ConfigError
 from neocpu.tables.specs.compositions import COPY, Composition, Tensors
-from neocpu.tables.specs.specs import TableSpec, bags
+from neocpu.tables.specs.specs import TableSpecs, bags
 from neocpu.train.model.attention_layout import AttentionLayout, ModelKey, attention_layouts
 from neocpu.train.model.options import AttentionKeys
 
@@ -108,8 +108,8 @@ class CompositionLayout:
 
 
 def composition_layout(
-    logical: Sequence[TableSpec],
-    physical: Sequence[TableSpec],
+    logical: TableSpecs,
+    physical: TableSpecs,
     compositions: Sequence[Composition],
     attention: Mapping[str, AttentionKeys],
 ) -> CompositionLayout | None:
@@ -154,7 +154,7 @@ def composition_layout(
     return CompositionLayout(tuple(parts), _columns(physical))
 
 
-def _model_keys(logical: Sequence[TableSpec]) -> list[ModelKey]:
+def _model_keys(logical: TableSpecs) -> list[ModelKey]:
     """The keys of the model, whose vectors stand side by side."""
     keys = []
     column = 0
@@ -165,7 +165,7 @@ def _model_keys(logical: Sequence[TableSpec]) -> list[ModelKey]:
     return keys
 
 
-def _check_rows(vectors: KeyVectors, physical: Sequence[TableSpec]) -> None:
+def _check_rows(vectors: KeyVectors, physical: TableSpecs) -> None:
     """Raise ConfigError for sources that cannot be combined lookup by lookup."""
     # a bag's vector and a lookup's row have different numbers of lines
     if len({source.pooling == "none" for source in vectors.sources}) > 1:
@@ -182,11 +182,11 @@ def _check_rows(vectors: KeyVectors, physical: Sequence[TableSpec]) -> None:
         )
 
 
-def _columns(physical: Sequence[TableSpec]) -> int:
+def _columns(physical: TableSpecs) -> int:
     return sum(physical[key.table].pooled_dim for key in bags(physical))
 
 
-def _sources(physical: Sequence[TableSpec]) -> Mapping[tuple[str, int], PhysicalVectors]:
+def _sources(physical: TableSpecs) -> Mapping[tuple[str, int], PhysicalVectors]:
     """The source of each (table, place of a feature)."""
     sources = {}
     column = 0

@@ -8,11 +8,11 @@ of dim 1 that looks up the same feature (`model.wide` names these tables): FM's 
 linear term (Rendle, ICDM 2010; arXiv 1606.07792). Sums: `docs/arithmetic.md` §6.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import Buffer, NodeGradient
 
@@ -27,11 +27,7 @@ class FirstOrder:
     """
 
     def __init__(
-        self,
-        first_column: int,
-        dims: Sequence[int],
-        wide: Sequence[int],
-        parameters: Mapping[str, Floats],
+        self, first_column: int, dims: Sequence[int], wide: Sequence[int], parameters: FloatsByName
     ) -> None:
         starts = np.cumsum([first_column, *dims]).tolist()
         self._weight = parameters[f"{NAME}.weight"]

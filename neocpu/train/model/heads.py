@@ -7,12 +7,12 @@ The gradient of a head is that of its weighted loss; that of z adds those of the
 heads in the order of the config (`docs/arithmetic.md` §7).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.dense import loss as losses
 from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.mlp import BetweenLayers, Mlp
@@ -85,7 +85,7 @@ class Head:
         self,
         layout: "HeadLayout",
         inputs: int,
-        parameters: Mapping[str, Floats],
+        parameters: FloatsByName,
         between: BetweenLayers,
         precision: Precision = EXACT,
     ) -> None:

@@ -7,11 +7,11 @@
 The kernels are those of the MLPs, with their order of additions (`docs/arithmetic.md` §1, §2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import NO_GATE, Buffer, NodeGradient
 from neocpu.train.model.precision.operands import EXACT, Precision
@@ -25,11 +25,7 @@ class Linear:
     """
 
     def __init__(
-        self,
-        name: str,
-        parameters: Mapping[str, Floats],
-        rows: int = 1,
-        precision: Precision = EXACT,
+        self, name: str, parameters: FloatsByName, rows: int = 1, precision: Precision = EXACT
     ) -> None:
         self._name = name
         self._rows = rows

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.tables.embedding.lookups import KeyLookups
 from neocpu.tables.embedding.mapped_rows import physical_rows, sign
-from neocpu.tables.specs.specs import BatchKey, TableSpec, bags
+from neocpu.tables.specs.specs import BatchKey, TableSpecs, bags
 from neocpu.train.model.composition_layout import CompositionLayout, KeyVectors
 from neocpu.train.model.operations import make_operation, make_row_operation
 
@@ -33,9 +33,9 @@ class LogicalRows:
 
     def __init__(
         self,
-        tables: Sequence[TableSpec],
+        tables: TableSpecs,
         layout: CompositionLayout,
-        parameters: Mapping[str, Floats],
+        parameters: FloatsByName,
         read: Callable[[int, Ints], Floats],
         moved: Mapping[str, MovedRows] = NONE_MOVED,
     ) -> None:

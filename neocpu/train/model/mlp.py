@@ -13,12 +13,12 @@ any before.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName, Tell
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.numbers import philox
 from neocpu.kernels.twins.numbers.philox import INIT, tensor_key
@@ -29,7 +29,7 @@ LOSS = "loss"  # the last work of a forward pass, as `BetweenLayers` tells it
 END = "update"  # the last of a step: tables and parameters have taken their gradients
 
 
-def initialise(parameters: Mapping[str, Floats], seed: int) -> None:
+def initialise(parameters: FloatsByName, seed: int) -> None:
     """Initial weights and biases from Philox (`docs/arithmetic.md` §9).
 
     Weights [out, in] are uniform in ±sqrt(6 / (in + out)) (Glorot and Bengio 2010), biases in
@@ -60,7 +60,7 @@ class BetweenLayers:
     """
 
     act: Callable[[], None] = staticmethod(nothing)
-    after: Callable[[str], None] | None = None
+    after: Tell | None = None
 
     def __call__(self, work: str = "") -> None:
         self.act()
@@ -82,7 +82,7 @@ class Mlp:
         self,
         name: str,
         sizes: Sequence[int],
-        parameters: Mapping[str, Floats],
+        parameters: FloatsByName,
         last_relu: bool,
         between: BetweenLayers | None = None,
         precision: Precision = EXACT,

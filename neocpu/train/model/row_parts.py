@@ -7,12 +7,12 @@ An operation sees lookups where it sees samples in keys whose tables pool (`comp
 sources of a key have the same bags.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
@@ -29,7 +29,7 @@ from neocpu.train.model.operations.rows import BagSums
 class RowPart:
     """One key of the model. vectors : its layout. parameters : of the model, by name."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: FloatsByName) -> None:
         self.vectors = vectors
         self._row_operation: RowOperation | None = make_row_operation(vectors, parameters)
         self._operation: Operation | None = None

@@ -9,7 +9,7 @@ from neocpu.core.errors import ConfigError
 from neocpu.core.formats import TRAINED
 from neocpu.core.records import Limits
 from neocpu.tables.specs.compositions import Composition
-from neocpu.tables.specs.specs import MOST_COLUMNS, ROUNDINGS, TableSpec, bags
+from neocpu.tables.specs.specs import MOST_COLUMNS, ROUNDINGS, TableSpecs, bags
 from neocpu.train.model.interactions.chain import INTERACTIONS, WITH_FIRST_ORDER
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.options import (
@@ -75,8 +75,8 @@ class ModelConfig:
     def layout(
         self,
         dense_features: int,
-        tables: Sequence[TableSpec],
-        physical: Sequence[TableSpec] = (),
+        tables: TableSpecs,
+        physical: TableSpecs = (),
         compositions: Sequence[Composition] = (),
     ) -> ModelLayout:
         """The model's tensors for these tables, composed of physical ones where there are
@@ -113,10 +113,7 @@ class ModelConfig:
         return tower_layouts(self.towers, replace(self.tower, width=width), keys, dims)
 
     def _composition_layout(
-        self,
-        tables: Sequence[TableSpec],
-        physical: Sequence[TableSpec],
-        compositions: Sequence[Composition],
+        self, tables: TableSpecs, physical: TableSpecs, compositions: Sequence[Composition]
     ) -> "CompositionLayout | None":
         pooled = all(table.pooling != "none" for table in tables)
         if pooled and not (compositions or self.attention):
@@ -132,7 +129,7 @@ class ModelConfig:
 
         return head_layouts(self.heads, self.top)
 
-    def _wide_keys(self, tables: Sequence[TableSpec]) -> tuple[int, ...]:
+    def _wide_keys(self, tables: TableSpecs) -> tuple[int, ...]:
         """Positions of the keys whose rows are weights of the linear term."""
         names = [table.name for table in tables]
         for pattern in self.wide:
@@ -152,7 +149,7 @@ class ModelConfig:
             if any(fnmatchcase(names[key.table], pattern) for pattern in self.wide)
         )
 
-    def check_wide(self, tables: Sequence[TableSpec]) -> None:
+    def check_wide(self, tables: TableSpecs) -> None:
         """Raise ConfigError for an interaction whose linear term has no tables."""
         linear = [name for name in self.interactions if name in WITH_FIRST_ORDER]
         if linear and not self.wide and tables:

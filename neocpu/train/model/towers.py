@@ -8,11 +8,11 @@ The layers are those of the MLPs: the same kernels, with the same order of addit
 `tower_layout.py` says which parameters there are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import NO_GATE, Buffer, NodeGradient
 from neocpu.train.model.tower_layout import TowerLayout
@@ -26,7 +26,7 @@ class Tower:
     """
 
     def __init__(
-        self, layout: TowerLayout, parameters: Mapping[str, Floats], columns: Sequence[int]
+        self, layout: TowerLayout, parameters: FloatsByName, columns: Sequence[int]
     ) -> None:
         self.layout = layout
         self._columns = columns
@@ -116,7 +116,7 @@ class Towers:
         first_column: int,
         dims: Sequence[int],
         layouts: Sequence[TowerLayout],
-        parameters: Mapping[str, Floats],
+        parameters: FloatsByName,
     ) -> None:
         starts = np.cumsum([first_column, *dims]).tolist()
         self.first_column = first_column

@@ -15,7 +15,7 @@ import numpy as np
 
 from neocpu.core.errors import ConfigError, DataError, TrainingError
 from neocpu.core.floats import keep_subnormals
-from neocpu.core.types import JsonObject
+from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.settings import ReadersConfig
 from neocpu.parallel.transport.comm import Comm
@@ -34,7 +34,7 @@ from neocpu.train.run.evaluate import Grouping, Scores, rankings_of
 from neocpu.train.run.folder import RunLock
 from neocpu.train.step.schedule import Stopped
 from neocpu.train.watch.metrics import Metrics, compute, mean_of
-from neocpu.train.watch.results import Tell, silent, write_json
+from neocpu.train.watch.results import silent, write_json
 
 SUMMARY = "fit.json"
 STEPS = "fit.jsonl"

@@ -8,10 +8,10 @@ All ranks left the step out (`step/soundness.py`), so all of them decide alike. 
 by what rates are multiplied, so that a run that goes on does not diverge again.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.core.types import Tell
 from neocpu.train.config.config import Config
 from neocpu.train.config.settings import ROLL_BACK, OptimizerConfig
 
@@ -32,7 +32,7 @@ class Mishaps:
     Attributes: rate, what learning rates are multiplied by; skipped, steps that were left out.
     """
 
-    def __init__(self, config: Config, tell: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, tell: Tell) -> None:
         training = config.training
         self.rolls_back = training.on_nonfinite == ROLL_BACK
         self.rate = 1.0

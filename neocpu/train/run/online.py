@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.core.types import JsonObject
+from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.vocabulary import fit_vocabularies
 from neocpu.ingest.loader import Batch, Loader
@@ -33,7 +33,6 @@ from neocpu.train.state.identity import HISTORY, fingerprint
 from neocpu.train.step.schedule import BatchSchedule
 from neocpu.train.step.world import World
 from neocpu.train.watch.metrics import Metrics
-from neocpu.train.watch.results import Tell
 
 SPLIT = "progressive"
 
@@ -191,10 +190,7 @@ class OnlineSchedule(BatchSchedule):
     """
 
     def __init__(
-        self,
-        splits: OnlineSplits,
-        steps: int,
-        read: Callable[[Loader, int, int], BatchSchedule],
+        self, splits: OnlineSplits, steps: int, read: Callable[[Loader, int, int], BatchSchedule]
     ) -> None:
         self._splits = splits
         self._files = splits.files

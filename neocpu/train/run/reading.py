@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TypeAlias
 
 from neocpu.core.cores import host_key
-from neocpu.core.types import JsonObject
+from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.raw import RawDataset, RawLog
 from neocpu.ingest.loader import Batch, Loader
@@ -38,7 +38,6 @@ from neocpu.parallel.watch.asking import own_addresses
 from neocpu.tables.specs.specs import bags
 from neocpu.train.before.raw_train import ranks_that_see
 from neocpu.train.step.schedule import BatchSchedule
-from neocpu.train.watch.results import Tell
 
 # with each split the files that are new
 Splits: TypeAlias = Iterator[tuple[Split, Sequence[JsonObject]]]

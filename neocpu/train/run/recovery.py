@@ -5,12 +5,12 @@ later. A crash in between costs all steps since the one before.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from neocpu.core.errors import CheckpointError
-from neocpu.core.types import Elements, JsonObject
+from neocpu.core.types import Elements, JsonObject, Tell
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train import checkpoint
@@ -21,7 +21,7 @@ from neocpu.train.config.config import Config
 from neocpu.train.config.settings import AUTO
 from neocpu.train.run.patience import NOTE, Patience
 from neocpu.train.step.world import World
-from neocpu.train.watch.results import RunReport, Tell
+from neocpu.train.watch.results import RunReport
 from neocpu.train.watch.step_watch import StepClock
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Recovery:
         """Rows are chosen by other vocabularies from now on; checkpoints hold these."""
         self._saver.use_vocabularies(vocabularies)
 
-    def resume(self, tell: Callable[[str], None]) -> int:
+    def resume(self, tell: Tell) -> int:
         """Bring the world to the state of the newest sound checkpoint of the folder.
 
         Returns its step, 0 where there are no checkpoints.
@@ -122,7 +122,7 @@ class Recovery:
                 return self._resume(path, tell)
         return self.resume(tell)  # with what the mirror had
 
-    def _resume(self, path: Path | None, tell: Callable[[str], None]) -> int:
+    def _resume(self, path: Path | None, tell: Tell) -> int:
         if path is None:
             tell(f"no complete checkpoint in {self._out}: starting at step 0")
             return 0

@@ -11,7 +11,7 @@ is gone, and since its rows are then in memory once, not twice.
 
 import json
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 
 from neocpu.core.cores import host_key
 from neocpu.core.errors import NeocpuError, StorageError
-from neocpu.core.types import Bytes, Floats, Ints, JsonObject
+from neocpu.core.types import Bytes, Floats, Ints, JsonObject, Tell
 from neocpu.parallel.parity.groups import WORD, RankChunks
 from neocpu.parallel.parity.keeper import parity_records, split_note, sum_of
 from neocpu.parallel.parity.records import RowRecords
@@ -41,8 +41,6 @@ from neocpu.train.checkpoint.saving import Saver
 from neocpu.train.config.config import Config
 from neocpu.train.step.world import World, dense_optimizer, model_of
 from neocpu.train.watch.results import read_json
-
-Tell = Callable[[str], None]
 
 
 class Unusable(NeocpuError):

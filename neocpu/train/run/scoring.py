@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neocpu.core.presets import log_path
-from neocpu.core.types import Tree
+from neocpu.core.types import Tell, Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.sharding.plan import AUTO, Plan, is_plan_file
@@ -34,7 +34,7 @@ def restore(
     *,
     overrides: Sequence[str] = (),
     need_labels: bool = True,
-    tell: Callable[[str], None] = silent,
+    tell: Tell = silent,
 ) -> tuple[World, Loader]:
     """The world of a checkpoint, and a loader of `data` in file order. Collective.
 
@@ -68,9 +68,7 @@ def restore(
     return world, splits.loader(SPLIT, labelled=need_labels)
 
 
-def train_data(
-    path: Path, config: Config, comm: Comm, tell: Callable[[str], None] = silent
-) -> Dataset:
+def train_data(path: Path, config: Config, comm: Comm, tell: Tell = silent) -> Dataset:
     """The train split of a checkpoint's config, which must still be there. Collective."""
     sources = {TRAIN: config.data.train}
     return open_paths(config, comm, Path(path).parent, tell, sources).datasets[TRAIN]
@@ -85,7 +83,7 @@ def restore_world(
     pooling: Mapping[str, float],
     data: Tree | None = None,
     warm: Callable[[Plan, MemoryPlan], object] | None = None,
-    warn: Callable[[str], None] = silent,
+    warn: Tell = silent,
 ) -> World:
     """The objects of a run in the state of a checkpoint. Collective.
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from neocpu.core.errors import CheckpointError
-from neocpu.core.types import JsonObject
+from neocpu.core.types import JsonObject, Tell
 from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import last_words, page_path, remove_page
 from neocpu.parallel.watch.supervisor import Ending
@@ -29,8 +29,6 @@ from neocpu.train.watch.results import RANKS, read_json
 # seconds until a run goes on: twice as many after each end without a newer checkpoint
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 300.0
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)

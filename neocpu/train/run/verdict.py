@@ -3,11 +3,11 @@
 It looks at numbers that were measured and changes nothing of the run.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from neocpu.core.errors import ConfigError, DataError
-from neocpu.core.types import JsonObject
+from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.datasets import Splits
@@ -21,11 +21,7 @@ TOLERANCE = 1e-4  # of the gradient; metrics are settled long before
 
 
 def verdict(
-    config: Config,
-    splits: Splits,
-    metrics: Mapping[str, Metrics],
-    comm: Comm,
-    tell: Callable[[str], None],
+    config: Config, splits: Splits, metrics: Mapping[str, Metrics], comm: Comm, tell: Tell
 ) -> JsonObject:
     """Doubts by split, and what a linear model reaches, as run.json has them. Collective.
 
@@ -76,7 +72,7 @@ def of_baseline(config: Config, train: Dataset, data: Dataset, comm: Comm) -> Js
     return {"model": LOSSES[keys.loss].name, "rows": model.samples, "metrics": metrics}
 
 
-def baseline_of(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> JsonObject:
+def baseline_of(config: Config, comm: Comm, out: Path, tell: Tell) -> JsonObject:
     """The linear model beside a config's own, as `verdict` has it: {"split": name, ...}.
 
     Collective. out : for converted copies that have no room in the cache. Raises ConfigError where

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neocpu.core.types import Doubles, Floats
+from neocpu.core.types import Doubles, Floats, FloatsByName
 from neocpu.tables.embedding.lookups import KeyLookups
 from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.dlrm import Dlrm
@@ -146,7 +146,7 @@ class MaskedMlp(Mlp):
         masks: Mapping[int, Mask],
         name: str,
         sizes: Sequence[int],
-        parameters: Mapping[str, Floats],
+        parameters: FloatsByName,
         last_relu: bool,
         between: BetweenLayers,
     ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.state.blocks import (
@@ -51,7 +51,7 @@ class ApartTowers(Protocol):
 class MovingRows(Protocol):
     """What the state needs of tables whose rows move."""
 
-    def fields(self) -> dict[str, Mapping[str, Floats]]: ...
+    def fields(self) -> dict[str, FloatsByName]: ...
 
 
 class Trained(Protocol):
@@ -328,7 +328,7 @@ def dense_fields(world: Trained) -> dict[str, dict[str, Floats]]:
     }
 
 
-def replicated_fields(world: Trained) -> dict[str, Mapping[str, Floats]]:
+def replicated_fields(world: Trained) -> dict[str, FloatsByName]:
     """What every rank has whole: the fields of dense parameters, copies of what says where the rows
     of tables are that move, the factors of the dense optimizer, and scales of operands. Collective
     where there are such tables.

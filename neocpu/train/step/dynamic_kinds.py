@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from neocpu.core.jagged import KJT, InverseKJT
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.kernels.rows.sketch import Observations, PooledGradient, importances
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.distinct_bags import expand
@@ -290,7 +290,7 @@ class DynamicKinds:
         """Where the rows of each logical table are now."""
         return {member.name: partial(_moved, member.rows, member.parts) for member in self._members}
 
-    def fields(self) -> dict[str, Mapping[str, Floats]]:
+    def fields(self) -> dict[str, FloatsByName]:
         """What digest and checkpoint have of where rows are, as of a dense parameter. Collective
         where something was noted since the last exchange.
         """
@@ -298,14 +298,14 @@ class DynamicKinds:
         # as fp32 numbers, so that file and digest need to know nothing of sketches
         return {member.tensor: {"value": member.rows.numbers()} for member in self._members}
 
-    def load(self, fields: Mapping[str, Mapping[str, Floats]]) -> None:
+    def load(self, fields: Mapping[str, FloatsByName]) -> None:
         """Take up what `fields` gave."""
         for member in self._members:
             member.rows.load(fields[member.tensor]["value"])
 
 
 def maps_of(
-    config: Config, parts: Sequence[KeyVectors], numbers: Mapping[str, Floats]
+    config: Config, parts: Sequence[KeyVectors], numbers: FloatsByName
 ) -> "dict[str, MovedRows]":
     """Where the rows of each logical table are in a checkpoint with these numbers, by the names
     that `DynamicKinds.fields` gives them. parts : keys of the model; only their tables count.

@@ -5,12 +5,11 @@ adds the leaves of a node itself; on a wire each node of the tree is rounded, so
 one (§13).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.parallel.exchange.dense_reduction import sum_leaves
 from neocpu.parallel.exchange.wires import Wire
 from neocpu.parallel.transport.buffers import Buffers
@@ -44,7 +43,7 @@ class RoundedNodeGradient(NodeGradient):
 
 
 def node_gradient(
-    cuts: Ints, into: Mapping[str, Floats], unscale: np.float32, wire: Wire | None, buffers: Buffers
+    cuts: Ints, into: FloatsByName, unscale: np.float32, wire: Wire | None, buffers: Buffers
 ) -> NodeGradient:
     """Where the gradients of one node go, on a wire or none; cuts, into, unscale : as of
     `NodeGradient`.

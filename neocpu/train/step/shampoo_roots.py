@@ -8,12 +8,12 @@ factors of one step, in that step or spread over the steps that follow.
 A root is made of the factors of a step that the keys name, so when it is computed changes no bit.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.threads import one_thread
 from neocpu.kernels.dense import shampoo
 from neocpu.tables.specs.directions import EIGH, ParameterBlock, ShampooKeys
@@ -53,7 +53,7 @@ class BlockRoots:
         self._keys = keys
         fields = (VALUE, ROOT, NEXT) if keys.spread else (VALUE, ROOT)
         # zeros take no memory before they are written, and only an owner writes them
-        self.factors: dict[str, Mapping[str, Floats]] = {
+        self.factors: dict[str, FloatsByName] = {
             FACTORS + name: {key: np.zeros((size, size), np.float32) for key in fields}
             for block in blocks
             for name, size in block.sides().items()

@@ -7,11 +7,9 @@ the numbers that the table's format has, optimizer states, scales of formats tha
 row that is read and written into another table of the same format is a copy, bit for bit.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from neocpu.core.types import Elements, Floats, Ints
+from neocpu.core.types import Elements, Floats, FloatsByName, Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
@@ -59,7 +57,7 @@ class TableRows:
         pieces = self._gather(table, local_pieces)
         return {name: joined(name, before, rows, pieces) for name, before in initial.items()}
 
-    def write(self, table: int, rows: Ints, values: Mapping[str, Floats]) -> None:
+    def write(self, table: int, rows: Ints, values: FloatsByName) -> None:
         """Set all fields of rows i64[n], ascending and distinct; the same call on every rank."""
         for i in self._shards(table):
             shard = self._tbe.shards[i]

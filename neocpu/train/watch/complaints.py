@@ -3,14 +3,14 @@
 A run tells them once, before its first step, and goes on: nothing here is an error.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neocpu.core.errors import listed
-from neocpu.core.types import JsonObject
+from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.tables.specs.directions import EIGH
 from neocpu.train.config.asynchronous import OFF
@@ -41,7 +41,7 @@ class TrainData:
     values: Mapping[str, int]
 
 
-def advise(config: Config, data: "Dataset", steps: int, tell: Callable[[str], None]) -> None:
+def advise(config: Config, data: "Dataset", steps: int, tell: Tell) -> None:
     """Tell what in a run's config does not serve its train data."""
     # only rows by hash collide
     values = _distinct_values(config, data) if config.data.rows_by == "hash" else {}
@@ -49,7 +49,7 @@ def advise(config: Config, data: "Dataset", steps: int, tell: Callable[[str], No
         tell(f"note: {line}")
 
 
-def warn_of_leaves(config: Config, ranks: int, tell: Callable[[str], None]) -> None:
+def warn_of_leaves(config: Config, ranks: int, tell: Tell) -> None:
     """Say so where some ranks have no samples of a batch, or threads of trainers."""
     leaves = config.training.leaves
     keys = config.training.asynchronous
@@ -162,7 +162,7 @@ class ValidWatch:
     One worse measurement may be noise; it takes IN_A_ROW of them. tell : shows one line.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._best: dict[str, tuple[float, int]] = {}
         self._worse = 0

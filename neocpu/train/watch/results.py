@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.targets import whole_file
-from neocpu.core.types import JsonObject, Tree
+from neocpu.core.types import JsonObject, Tell, Tree
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.train.config.config import Config
 from neocpu.train.config.keys import config_record
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from neocpu.train.watch.rank_log import RankLog
 
 Advance = Callable[[int, int], None]
-Tell = Callable[[str], None]  # shows one line
 # (steps in all, steps done) -> advance(step, samples)
 Progress = Callable[[int, int], AbstractContextManager[Advance]]
 
@@ -99,7 +98,7 @@ class RunReport:
         out: Path,
         rank: int,
         *,
-        tell: Callable[[str], None] | None = None,
+        tell: Tell | None = None,
         progress: Progress | None = None,
         compiling: Watch = unwatched,
         listeners: Sequence[Listener] = (),
@@ -150,10 +149,7 @@ class RunReport:
             self._write(RANKS, lambda path: write_json(path, record))
 
     def plan(
-        self,
-        plan: Plan,
-        state_floats: tuple[int, int] = (0, 0),
-        more_lines: Sequence[str] = (),
+        self, plan: Plan, state_floats: tuple[int, int] = (0, 0), more_lines: Sequence[str] = ()
     ) -> None:
         """Save the plan and show it; then show more lines about the tables."""
         if not self._first:

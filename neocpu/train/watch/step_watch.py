@@ -9,12 +9,13 @@ import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from neocpu.core.types import Tell
 from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.sent import Times
 from neocpu.parallel.transport.throttle import Throttle, link_speeds
 from neocpu.train.watch.exchange_times import exchange_report
-from neocpu.train.watch.results import RunReport, Tell, silent
+from neocpu.train.watch.results import RunReport, silent
 
 if TYPE_CHECKING:
     from neocpu.parallel.watch.watchdog import Watchdog

@@ -28,7 +28,7 @@ import numpy as np
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.targets import draft_of, whole_file
-from neocpu.core.types import Doubles, JsonObject
+from neocpu.core.types import Doubles, JsonObject, Tell
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.timeline import (
     KEPT_STEPS,
@@ -156,7 +156,7 @@ class RunTrace:
         assert self._timeline is not None
         self._timeline.begin_step(step)
 
-    def finish(self, tell: Callable[[str], None]) -> None:
+    def finish(self, tell: Tell) -> None:
         """Stop recording, and write the file; tell : says where it is, or why it is not."""
         timeline = self._timeline
         if timeline is None:

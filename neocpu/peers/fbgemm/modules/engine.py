@@ -25,7 +25,7 @@ from neocpu.tables.embedding.lookups import EntryLayout, Lookups
 from neocpu.tables.embedding.rows import RowStore
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.optimizers import SparseOptimizer
-from neocpu.tables.specs.specs import TableSpec
+from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
 # Stands for "no per-sample weights" and "no states".
 NONE = np.empty(0, np.float32)
@@ -148,7 +148,7 @@ class ExternalTables(TableBatchedEmbedding):
 
     def _allocate(
         self,
-        kinds: Sequence[TableSpec],
+        kinds: TableSpecs,
         elements: Sequence[int],
         rows: int,
         budget: int,

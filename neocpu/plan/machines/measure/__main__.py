@@ -12,13 +12,13 @@ measures the links between them, and nothing else.
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from neocpu.core.types import Ints
+from neocpu.core.types import Ints, Tell
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import (
     bind_kernel_threads,
@@ -224,7 +224,7 @@ def measure_links(watch: Stopwatch, effort: Effort, comm: Comm) -> list[Transfer
 
 
 def measure(
-    comm: Comm, effort: Effort, folder: Path, threads: int, tell: Callable[[str], None]
+    comm: Comm, effort: Effort, folder: Path, threads: int, tell: Tell
 ) -> dict[str, object]:
     """All curves and facts of one job, as JSON values. Collective."""
     watch = Stopwatch(comm, effort)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.types import Tell
 
 Line: TypeAlias = Mapping[str, Any]  # of metrics.jsonl
 
@@ -53,7 +54,7 @@ def open_tracker(name: str, out: Path, keys: Mapping[str, object]) -> Tracker:
 
 @contextmanager
 def trackers(
-    names: Sequence[str], out: Path, keys: Mapping[str, object], tell: Callable[[str], None]
+    names: Sequence[str], out: Path, keys: Mapping[str, object], tell: Tell
 ) -> Iterator[list[Tracker]]:
     """The trackers of these names while a run lasts; arguments as of `open_tracker`.
 

@@ -6,12 +6,12 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
@@ -39,7 +39,7 @@ class SelfAttentionLayout:
         width = self.widths[0]
         return tuple((f"{self.prefix}.{name}.weight", (width, width)) for name in PARTS)
 
-    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: FloatsByName, precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return SelfAttention(self, parameters)
 
@@ -47,7 +47,7 @@ class SelfAttentionLayout:
 class SelfAttention(Interaction):
     """The three products, and the kernels between them."""
 
-    def __init__(self, layout: SelfAttentionLayout, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, layout: SelfAttentionLayout, parameters: FloatsByName) -> None:
         self._count = len(layout.widths)
         columns = sum(layout.widths)
         # rounded once, here, so that kernel and twin multiply by one number

@@ -11,11 +11,11 @@ interaction that does not fit its input's widths raises ConfigError when the lay
 `chain.py` puts several behind one another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import NodeGradient, Shapes
 from neocpu.train.model.precision.operands import EXACT, Precision
 
@@ -55,7 +55,7 @@ class InteractionLayout(Protocol):
     def tensors(self) -> Shapes:
         """(name, shape) of its parameters."""
 
-    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: FloatsByName, precision: Precision = EXACT) -> Interaction:
         """The interaction at work; parameters : by name, its own among them. precision : of the
         operands of its products.
         """

@@ -1,9 +1,8 @@
 """What does the simplest interaction do? Nothing: the vectors go to the top MLP side by side."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths
 from neocpu.train.model.precision.operands import EXACT, Precision
@@ -22,7 +21,7 @@ class CatLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: FloatsByName, precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Cat()
 

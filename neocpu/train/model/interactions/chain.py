@@ -5,11 +5,11 @@
 Shapes are checked when the layout is made, before anything starts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, InteractionLayout, Widths
 from neocpu.train.model.options import InteractionOptions
@@ -80,7 +80,7 @@ class Chain(Interaction):
     def __init__(
         self,
         layouts: Sequence[InteractionLayout],
-        parameters: Mapping[str, Floats],
+        parameters: FloatsByName,
         between: Callable[[], None],
         precision: Precision = EXACT,
     ) -> None:

@@ -8,12 +8,12 @@ n is the width of all vectors side by side, * the product number by number. The 
 matrices are those of the MLPs (`docs/arithmetic.md` §6 has the order of the rest).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths
 from neocpu.train.model.linear import Linear
@@ -51,7 +51,7 @@ class CrossLayout:
         """Of the layers."""
         return [f"{self.prefix}.cross.{layer}" for layer in range(self.shape.layers)]
 
-    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: FloatsByName, precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Cross(self, parameters, precision)
 
@@ -59,9 +59,7 @@ class CrossLayout:
 class Cross(Interaction):
     """All cross layers; what each of them multiplies x_0 by is kept for the way back."""
 
-    def __init__(
-        self, layout: CrossLayout, parameters: Mapping[str, Floats], precision: Precision
-    ) -> None:
+    def __init__(self, layout: CrossLayout, parameters: FloatsByName, precision: Precision) -> None:
         columns = sum(layout.widths)
         product = LowRank if layout.shape.rank else Linear
         self._products = [product(name, parameters, precision=precision) for name in layout.names()]
@@ -118,7 +116,7 @@ class Cross(Interaction):
 class LowRank:
     """U (V x) + b of one cross layer, as `Linear`."""
 
-    def __init__(self, name: str, parameters: Mapping[str, Floats], precision: Precision) -> None:
+    def __init__(self, name: str, parameters: FloatsByName, precision: Precision) -> None:
         self._down = Linear(f"{name}.v", parameters, precision=precision)
         self._up = Linear(f"{name}.u", parameters, precision=precision)
 

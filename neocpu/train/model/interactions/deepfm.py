@@ -8,12 +8,11 @@ tables of dim 1 (`model.wide`), one for each category. The bottom MLP's output i
 others.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
 from neocpu.train.model.interactions.fm import PairSum
@@ -36,7 +35,7 @@ class DeepFmLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: FloatsByName, precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return DeepFm(self)
 

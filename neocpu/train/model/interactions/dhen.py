@@ -10,13 +10,13 @@ and bias. The equation is the paper's; sizes inside the modules are ours, since 
 authors is public.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import Buffer, NodeGradient, Shapes
 from neocpu.train.model.interactions.attention import SelfAttentionLayout
@@ -135,7 +135,7 @@ class DhenLayout:
         """(name, shape) of the parameters of all layers."""
         return tuple(tensor for layer in self.layers() for tensor in layer.tensors())
 
-    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: FloatsByName, precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Dhen([DhenLayer(layer, parameters) for layer in self.layers()])
 
@@ -167,7 +167,7 @@ class Dhen(Interaction):
 class DhenLayer(Interaction):
     """One layer: modules with their projections, residual, normalisation."""
 
-    def __init__(self, layout: DhenLayerLayout, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, layout: DhenLayerLayout, parameters: FloatsByName) -> None:
         self.layout = layout
         columns = sum(layout.widths)
         width = layout.tokens * layout.vectors[0]

@@ -5,10 +5,9 @@
 One kernel does it, `kernels/dense/interaction.py`; `docs/arithmetic.md` §6 has its order.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
@@ -40,7 +39,7 @@ class DotLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: FloatsByName, precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Dot(self, precision)
 

@@ -7,12 +7,11 @@ ICDM 2010, equation 1 and lemma 3.1).
 The number costs a pass over the vectors, whatever their number.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.choice import chosen
 from neocpu.train.model.arrays import Buffer, Shapes
 from neocpu.train.model.interactions.base import Interaction, Widths, one_width
@@ -40,7 +39,7 @@ class FmLayout:
         """No parameters."""
         return ()
 
-    def build(self, parameters: Mapping[str, Floats], precision: Precision = EXACT) -> Interaction:
+    def build(self, parameters: FloatsByName, precision: Precision = EXACT) -> Interaction:
         """The interaction at work."""
         return Fm(self)
 

@@ -4,10 +4,10 @@ Each is a file of this folder with its adjoint. A vector of the batch depends on
 only, and so does its gradient; sums over samples (of parameters) go by leaves, as everywhere.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
@@ -34,7 +34,7 @@ class Operation(Protocol):
         """Write the gradients of its parameters, summed over each of the nodes."""
 
 
-OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, Floats]], Operation]] = {
+OPERATIONS: dict[str, Callable[[KeyVectors, FloatsByName], Operation]] = {
     "copy": Copy,
     "add": Add,
     "multiply": Multiply,
@@ -60,19 +60,17 @@ class RowOperation(Protocol):
         """As `Operation.weight_gradients`; cuts of the nodes count lookups."""
 
 
-ROW_OPERATIONS: dict[str, Callable[[KeyVectors, Mapping[str, Floats]], RowOperation]] = {
+ROW_OPERATIONS: dict[str, Callable[[KeyVectors, FloatsByName], RowOperation]] = {
     "tensor_train": TensorTrain,
 }
 
 
-def make_row_operation(
-    vectors: KeyVectors, parameters: Mapping[str, Floats]
-) -> RowOperation | None:
+def make_row_operation(vectors: KeyVectors, parameters: FloatsByName) -> RowOperation | None:
     """The operation of a part whose operation is one on lookups, else None."""
     make = ROW_OPERATIONS.get(vectors.operation)
     return make(vectors, parameters) if make else None
 
 
-def make_operation(vectors: KeyVectors, parameters: Mapping[str, Floats]) -> Operation:
+def make_operation(vectors: KeyVectors, parameters: FloatsByName) -> Operation:
     """The operation of a part; parameters : of the model, by name."""
     return OPERATIONS[vectors.operation](vectors, parameters)

@@ -1,10 +1,10 @@
 """The sum of vectors: v = s_0 + s_1 + ..., added in this order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 
@@ -12,7 +12,7 @@ from neocpu.train.model.composition_layout import KeyVectors
 class Add:
     """Sum of vectors of one width."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: FloatsByName) -> None:
         pass
 
     def forward(self, sources: Sequence[Floats], out: Floats) -> None:

@@ -6,12 +6,12 @@ The MLP sees a matrix with a line for each lookup; its parameters' gradients are
 lookups of a leaf's samples. An empty history gives zeros. `attention_layout.py` has the source.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.kernels.dense import attention as kernels
 from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.attention_layout import AttentionLayout
@@ -21,7 +21,7 @@ from neocpu.train.model.mlp import Mlp
 class Attention:
     """One history. layout : its shape. parameters : of the model, by name."""
 
-    def __init__(self, layout: AttentionLayout, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, layout: AttentionLayout, parameters: FloatsByName) -> None:
         dim = layout.dim
         self._softmax = layout.normalise == "softmax"
         self._mlp = Mlp(layout.prefix, layout.sizes, parameters, last_relu=False)

@@ -1,8 +1,8 @@
 """Vectors side by side: v = [s_0 | s_1 | ...]."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 
@@ -10,7 +10,7 @@ from neocpu.train.model.composition_layout import KeyVectors
 class Copy:
     """Concatenation of vectors, or the one vector of a full table."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: FloatsByName) -> None:
         pass
 
     def forward(self, sources: Sequence[Floats], out: Floats) -> None:

@@ -3,11 +3,11 @@
 Gradient of s_k: that of v, times each of the other vectors in their order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 
@@ -15,7 +15,7 @@ from neocpu.train.model.composition_layout import KeyVectors
 class Multiply:
     """Product of vectors of one width, number by number."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: FloatsByName) -> None:
         self._factors: Sequence[Floats] = ()
 
     def forward(self, sources: Sequence[Floats], out: Floats) -> None:

@@ -6,11 +6,11 @@ A source of all columns is added as it is. The products are those of the MLPs' l
 bias: the same kernels, with the same order of additions (`docs/arithmetic.md` §6).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.train.model.arrays import Buffer, NodeGradient
 from neocpu.train.model.composition_layout import KeyVectors
 from neocpu.train.model.linear import Linear
@@ -21,7 +21,7 @@ class Project:
     sources that have fewer columns than it.
     """
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: FloatsByName) -> None:
         names = iter(
             vectors.parameter(tensor).removesuffix(".weight") for tensor, _ in vectors.tensors
         )

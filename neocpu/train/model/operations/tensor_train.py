@@ -21,12 +21,12 @@ by leaf, since a leaf is never cut between ranks: what goes into a core row does
 ranks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.core.types import Floats, Ints
+from neocpu.core.types import Floats, FloatsByName, Ints
 from neocpu.kernels.dense import tt
 from neocpu.kernels.rows import lookup
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
@@ -145,7 +145,7 @@ CHAINS = 16  # the kernels take ranks that are multiples of it
 class TensorTrain:
     """One key of a table of kind "tt". vectors : its layout."""
 
-    def __init__(self, vectors: KeyVectors, parameters: Mapping[str, Floats]) -> None:
+    def __init__(self, vectors: KeyVectors, parameters: FloatsByName) -> None:
         options = dict(vectors.options)
         self._factors: tuple[int, int, int] = options["rows"]
         self._dims: tuple[int, int, int] = options["dims"]

@@ -12,14 +12,13 @@ where they leave the dense half. All scales are powers of two (`docs/arithmetic.
 """
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from neocpu.core.codecs import LAYOUTS, ROUNDINGS
 from neocpu.core.formats import FORMATS
-from neocpu.core.types import Floats
+from neocpu.core.types import Floats, FloatsByName
 from neocpu.kernels.compile.choice import chosen
 from neocpu.kernels.operands import OperandFormat
 from neocpu.kernels.twins.numbers.philox import DENSE_ROUNDING, tensor_key
@@ -75,7 +74,7 @@ class Precision:
     skips = False
 
     def __init__(self) -> None:
-        self.state: dict[str, Mapping[str, Floats]] = {}
+        self.state: dict[str, FloatsByName] = {}
 
     @property
     def loss_scale(self) -> np.float32:
@@ -107,7 +106,7 @@ class Precision:
     def measure(self) -> None:
         """What comes now is no training."""
 
-    def settle(self, parameters: Mapping[str, Floats], step: int) -> None:
+    def settle(self, parameters: FloatsByName, step: int) -> None:
         """Parameters were updated, or are the initial ones (step 0)."""
 
     @property
@@ -243,7 +242,7 @@ class NarrowPrecision(Precision):
         self._loss[:] = max(float(self._loss[0]) * self._keys.backoff_factor, 1.0), 0
         return True
 
-    def settle(self, parameters: Mapping[str, Floats], step: int) -> None:
+    def settle(self, parameters: FloatsByName, step: int) -> None:
         """Without master weights, round the matrices; initial ones to the nearest."""
         if self._keys.weights != "none":
             return
