@@ -1,10 +1,11 @@
 """Does training survive hours of everything that can happen to it?
 
-    python -m tests.soak --hours 2 [--faults 1000] [--hosts 3] [--ranks 4] [--seed 0]
+    python -m tests.soak --hours 2 [--faults 1000] [--hosts 3] [--ranks 4] [--record FILE]
 
 Jobs of several kinds, and drawn ones (`promise_draws.py`), run in lives. Each life resumes what the
 one before left, on other hosts, ranks, plans, memories and kinds of checkpoints, and meets faults
-(`soak_faults.py`). Asked of every life:
+(`soak_faults.py`); one that starts itself again (`--restarts`) meets many that would end it. Most
+of a life is its start, so faults wait for its steps. Asked of every life:
 
 * it ends, in time, with all its processes, and leaves no shared memory on any host;
 * it ends well, or by the fault, or with one clear message, never with a traceback;
@@ -29,8 +30,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
+from hashlib import sha256
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -64,6 +66,10 @@ from soak_faults import (
 from neocpu.parallel.watch.words import STALLED
 
 LIMIT = 300.0  # seconds of a life
+RESTARTS = 20  # of a life that starts itself again
+MOST_SECONDS = 10.0  # that an undisturbed run is believed to take, though it may have compiled
+MOST_FAULTS = 30  # of a life
+KNOWN = 12  # drawn configs: so few that their kernels are compiled already
 ERROR = "neocpu: error: "
 RESTARTED = ": the run goes on in "
 RESCUED = " was left in memory by "
@@ -114,30 +120,82 @@ def jobs(seed: int) -> Iterator[Job]:
     """Those above, beginning with one by the seed, each followed by a drawn one, for ever."""
     for number, job in enumerate(itertools.islice(itertools.cycle(JOBS), seed % len(JOBS), None)):
         yield job
-        family = family_of(f"{DRAWN}{seed + number}")
+        name = f"{DRAWN}{(seed + number) % KNOWN}"
+        family = family_of(name)
         if not family.day:
-            yield Job(f"{DRAWN}{seed + number}", family)
+            yield Job(name, family)
 
 
 @dataclass
-class Counts:
-    """What was done, and how it ended."""
+class Lived:
+    """One life. faults : those that struck. restarts, rescued : times that it went on by itself,
+    and from rows left in memory. ended : the run reached its end. wrong : what it must not do.
+    """
 
-    faults: collections.Counter[str] = field(default_factory=collections.Counter)
-    lives: int = 0
-    ends: int = 0  # runs that reached theirs
-    restarts: int = 0  # lives that went on by themselves
-    rescued: int = 0  # lives that went on from the rows in memory
-    broken: int = 0  # lives that did what they must not do
+    job: str
+    ranks: int
+    faults: list[str] = field(default_factory=list)
+    status: int = 0
+    seconds: float = 0.0
+    restarts: int = 0
+    rescued: int = 0
+    ended: bool = False
+    wrong: str = ""
+    date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
+
+
+class Record:
+    """Lives, and what undisturbed runs reached, in a file of JSON lines: a soak goes on with it.
+
+    path : of the file; None: there is none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.lives: list[Lived] = []
+        self._reached: dict[str, tuple[str, float]] = {}
+        lines = path.read_text().splitlines() if path is not None and path.exists() else ()
+        for entry in map(json.loads, lines):
+            if "config" in entry:
+                self._reached[entry["config"]] = (entry["digest"], entry["seconds"])
+            else:
+                self.lives.append(Lived(**entry))
+
+    def add(self, life: Lived) -> None:
+        """Note a life."""
+        self.lives.append(life)
+        self._write(asdict(life))
+
+    def undisturbed(self, config: str, run: Callable[[], str]) -> tuple[str, float]:
+        """Digest and seconds of a run without faults, which is made where it is not known yet."""
+        key = sha256(config.encode()).hexdigest()
+        if key not in self._reached:
+            begun = time.monotonic()
+            digest = run()
+            self._reached[key] = (digest, time.monotonic() - begun)
+            self._write({"config": key, "digest": digest, "seconds": self._reached[key][1]})
+        return self._reached[key]
+
+    def _write(self, entry: Mapping[str, object]) -> None:
+        if self._path is not None:
+            with open(self._path, "a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    @property
+    def faults(self) -> collections.Counter[str]:
+        """How often each fault struck."""
+        return collections.Counter(name for life in self.lives for name in life.faults)
 
     def report(self) -> str:
         """In words."""
         kinds = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        lives = self.lives
         return (
-            f"{sum(self.faults.values()):,} faults in {self.lives:,} lives ({kinds}), which "
-            f"went on by themselves {self.restarts:,} times and from rows left in memory "
-            f"{self.rescued:,} times; {self.ends:,} runs reached their end; {self.broken:,} lives "
-            "did what they must not do"
+            f"{self.faults.total():,} faults in {len(lives):,} lives ({kinds}), which went on by "
+            f"themselves {sum(life.restarts for life in lives):,} times and from rows left in "
+            f"memory {sum(life.rescued for life in lives):,} times; "
+            f"{sum(life.ended for life in lives):,} runs reached their end; "
+            f"{sum(bool(life.wrong) for life in lives):,} lives did what they must not do"
         )
 
 
@@ -176,14 +234,13 @@ def names_of(faults: Sequence[Fault]) -> str:
 
 
 class Soak:
-    """Jobs, their lives and what was counted."""
+    """Jobs and their lives, in a record."""
 
-    def __init__(self, place: Place, folder: Path, steps: int, ranks: int) -> None:
+    def __init__(self, place: Place, folder: Path, steps: int, ranks: int, record: Record) -> None:
         self.place = place
         self.folder = folder
         self.ranks = ranks
-        self.counts = Counts()
-        self.seconds = 2.0  # that an undisturbed run takes
+        self.record = record
         self._fixed = (
             "training.epochs=100000",
             f"training.steps={steps}",
@@ -214,10 +271,13 @@ class Soak:
 
     def job(self, job: Job, until: Callable[[], bool]) -> None:
         """Live until the job has reached its end, or `until` says so."""
-        (self.folder / "job.toml").write_text(job.family.toml(self.folder))
-        expected = self._undisturbed(job)
+        text = job.family.toml(self.folder)
+        (self.folder / "job.toml").write_text(text)
+        # the folder has another name each time
+        config = "\n".join([text.replace(str(self.folder), ""), *self._fixed, *job.settings])
+        expected, seconds = self.record.undisturbed(config, lambda: self._undisturbed(job))
         while expected and not until():
-            if self._live(job, expected):
+            if self._live(job, expected, min(seconds, MOST_SECONDS)):
                 return
 
     def _clear(self) -> None:
@@ -228,87 +288,89 @@ class Soak:
 
     def _undisturbed(self, job: Job) -> str:
         """The digest of a run without faults; "": the config that was drawn cannot be trained."""
-        for _ in range(2):  # the first compiles, perhaps
-            self._clear()
-            begun = time.monotonic()
-            status, text = self._end(self._start(job, (), 1, {}, resume=False))
-            if status and job.name.startswith(DRAWN):  # its rates are too high
-                return ""
-            if status:
-                raise Broken(f"{job.name}: a run without faults failed: {text}")
-            self.seconds = time.monotonic() - begun
+        self._clear()
+        status, text = self._end(self._start(job, (), 1, {}, resume=False))
+        if status and job.name.startswith(DRAWN):  # its rates are too high
+            return ""
+        if status:
+            raise Broken(f"{job.name}: a run without faults failed: {text}")
         digest = self._digest()
         self._clear()
         return digest
 
-    def _live(self, job: Job, expected: str) -> bool:
-        """One life; whether the job reached its end."""
+    def _live(self, job: Job, expected: str, seconds: float) -> bool:
+        """One life; whether the job reached its end. seconds : that an undisturbed run takes."""
         chance = self.place.chance
-        self.counts.lives += 1
         before = self._newest()
         ranks = 1 if job.family.bound else chance.randint(1, self.ranks)
+        lived = Lived(job.name, ranks)
         readers = chance.random() < 0.3
-        faults = self._drawn_faults(self.faults(job, ranks, readers))
+        restarts = chance.choice((0, 2, RESTARTS, RESTARTS))
+        faults = self._drawn_faults(self.faults(job, ranks, readers), restarts)
         settings = [each for fault in faults for each in fault.settings]
         if readers:
             settings += ["readers.count=2", "memory.warm=false"]
         variables = {name: value for fault in faults for name, value in fault.variables.items()}
-        life = self._start(job, [*self._ways(job), *settings], ranks, variables, resume=True)
-        patience = chance.uniform(0.3, 1.1) * self.seconds * (1 + ranks) / 2
-        struck: list[Fault] = []  # a life that has ended is not struck any more
+        life = self._start(
+            job, [*self._ways(job), *settings], ranks, variables, resume=True, restarts=restarts
+        )
+        pauses = [chance.uniform(0.0, 0.2) for _ in faults]
         # lives are mostly starts: without this few faults would strike a step
-        in_steps = chance.random() < 0.6
-        if in_steps:
-            patience = chance.uniform(0.0, 0.5)
+        in_steps = chance.random() < 0.75
+        if not in_steps:
+            patience = chance.uniform(0.3, 1.1) * seconds * (1 + ranks) / 2
+            pauses = [patience / len(faults)] * len(faults)
+        struck: list[Fault] = []  # a life that has ended is not struck any more
+        text = ""
         try:
-            for fault in faults:
-                if in_steps and fault.strike is not None:
-                    self._await_steps(life, before)
-                life.wait(0 if fault.strike is None else patience / len(faults))
+            for fault, pause in zip(faults, pauses):
+                if fault.strike is not None:
+                    if in_steps:
+                        self._await_steps(life, self._newest())
+                    life.wait(pause)
                 if life.running():
                     struck.append(fault)
                     if fault.strike is not None:
                         fault.strike(self.place, life)
-            status, text = self._end(life)
+            lived.status, text = self._end(life)
+            lost = 0 if any(fault.loses for fault in struck) else before - self._newest()
+            may_fail = any(fault.fatal for fault in struck)
+            lived.wrong = complaint(lived.status, text, lost, may_fail, life.cut_off)
+            results = self.place.out / "run.json"
+            lived.ended = not lived.status and results.exists() and "stopped" not in text
+            if not lived.wrong and lived.ended and self._digest() != expected:
+                lived.wrong = "another digest than undisturbed"
         except Broken as error:
-            raise Broken(f"{job.name}, {ranks} rank(s), {names_of(struck)}: {error}") from None
+            lived.wrong = str(error)
         finally:
             self.place.mend()
-            self.counts.faults.update(fault.name for fault in struck)
-        names = names_of(struck)
-        print(
-            f"{job.name}, {ranks} rank(s): {names}: status {status}, {life.seconds():.0f} s",
-            flush=True,
-        )
-        lost = 0 if any(fault.loses for fault in struck) else before - self._newest()
-        may_fail = any(fault.fatal for fault in struck)
-        wrong = complaint(status, text, lost, may_fail, life.cut_off)
-        self.counts.restarts += text.count(RESTARTED)
-        self.counts.rescued += text.count(RESCUED)
-        ended = not status and (self.place.out / "run.json").exists() and "stopped" not in text
-        if not wrong and ended and self._digest() != expected:
-            wrong = "another digest than undisturbed"
-        if wrong:
-            raise Broken(f"{job.name}, {ranks} rank(s): {names}: {wrong}\n{text}")
-        if not ended:
-            return False
-        self.counts.ends += 1
-        return True
+        lived.seconds = round(life.seconds(), 1)
+        lived.faults = [fault.name for fault in struck]
+        lived.restarts = text.count(RESTARTED)
+        lived.rescued = text.count(RESCUED)
+        self.record.add(lived)
+        line = f"{job.name}, {ranks} rank(s): {names_of(struck)}: status {lived.status}"
+        print(f"{line}, {lived.restarts} of {restarts} restarts, {lived.seconds:.0f} s", flush=True)
+        if lived.wrong:
+            raise Broken(f"{line}: {lived.wrong}\n{text}")
+        return lived.ended
 
     def _await_steps(self, life: Life, before: int) -> None:
         """Wait until a life has a checkpoint beyond those before it, or has ended."""
         while life.running() and self._newest() <= before and life.seconds() < LIMIT:
             life.wait(0.02)
 
-    def _drawn_faults(self, possible: Sequence[Fault]) -> list[Fault]:
-        """Some faults: what is there from the start, and at last what may end the life."""
+    def _drawn_faults(self, possible: Sequence[Fault], restarts: int) -> list[Fault]:
+        """Some faults: what is there from the start, and at last what may end the life; what it
+        outlives, so many times, stands anywhere between.
+        """
         chance = self.place.chance
-        shares = [fault.share for fault in possible]
-        drawn = chance.choices(possible, shares, k=chance.randint(2, 12))
-        # what is there from the start is there once, and what may end a life strikes it once
-        once = dict.fromkeys(fault for fault in drawn if fault.strike is None or fault.fatal)
-        drawn = [*once, *(fault for fault in drawn if fault not in once)]
-        return sorted(drawn, key=lambda fault: (fault.strike is not None, fault.fatal))
+        there = [one for one in possible if one.strike is None and chance.random() < one.share]
+        strikes = [one for one in possible if one.strike is not None]
+        shares = [one.share for one in strikes]
+        drawn = chance.choices(strikes, shares, k=chance.randint(2, MOST_FAULTS))
+        ends = [one for one in drawn if one.fatal and not (restarts and one.outlived)]
+        return [*there, *(one for one in drawn if one not in ends), *dict.fromkeys(ends)]
 
     def _ways(self, job: Job) -> Iterator[str]:
         """Settings that change no bit."""
@@ -328,9 +390,10 @@ class Soak:
         variables: Mapping[str, str],
         *,
         resume: bool,
+        restarts: int = 0,
     ) -> Life:
         """Start a life; ranks on hosts where there are some."""
-        mark = f"{os.getpid()}-{self.counts.lives}-{time.monotonic_ns()}"
+        mark = f"{os.getpid()}-{time.monotonic_ns()}"
         sets = (*self._fixed, *job.settings, *settings)
         config = self.folder / "job.toml"
         command = [sys.executable, "-m", "neocpu", "train", str(config), "--out"]
@@ -343,8 +406,8 @@ class Soak:
             command += ["--hosts", ",".join(f"host{number}:{dealt[number]}" for number in hosts)]
         elif ranks > 1:
             command += ["--ranks", str(ranks)]
-        if ranks > 1 and self.place.chance.random() < 0.4:
-            command += ["--restarts", "2"]
+        if restarts:
+            command += ["--restarts", str(restarts)]
         environment = dict(os.environ)
         if self.place.room is not None:
             environment = self.place.room.environment()
@@ -444,6 +507,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, default=2, help="ranks of a life, at most")
     parser.add_argument("--steps", type=int, default=60, help="steps of a run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--record", type=Path, help="a file of lives, with which a soak goes on")
     options = parser.parse_args(arguments)
     end = time.monotonic() + 3600 * options.hours
     signal.signal(
@@ -461,22 +525,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place.room = stack.enter_context(room([Host()] * options.hosts))
         if not disk.freezes:
             print("no root: disks that hang are left out" + ", and full ones" * (not disk.mounted))
-        soak = Soak(place, folder, options.steps, options.ranks)
+        record = Record(options.record)
+        soak = Soak(place, folder, options.steps, options.ranks, record)
 
         def enough() -> bool:
-            return time.monotonic() > end or sum(soak.counts.faults.values()) >= options.faults
+            return time.monotonic() > end or record.faults.total() >= options.faults
 
+        broken = False
         for job in jobs(options.seed):
             if enough():
                 break
             try:
                 soak.job(job, enough)
             except Broken as error:
-                soak.counts.broken += 1
-                print(f"BROKEN: {error}")
-            print(f"{job.name}: {soak.counts.report()}", flush=True)
-    print(soak.counts.report())
-    return int(soak.counts.broken > 0)
+                broken = True
+                print(f"BROKEN: {error}", flush=True)
+    print(record.report())
+    return int(broken)
 
 
 if __name__ == "__main__":

@@ -201,7 +201,8 @@ class Fault:
 
     strike : does it, after the life began. settings, variables : it needs at the start. fatal : the
     life may end badly. loses : checkpoints may be gone. needs : what the system must allow. asks :
-    it asks for a checkpoint. share : how often it happens, beside others.
+    it asks for a checkpoint. share : how often it happens, beside others; of what is there from the
+    start, in so many of all lives. outlived : a run that starts itself again goes on after it.
     """
 
     name: str
@@ -213,6 +214,7 @@ class Fault:
     needs: str = ""
     asks: bool = False
     share: float = 1.0
+    outlived: bool = False
 
 
 def kill_all(place: Place, life: Life) -> None:
@@ -304,12 +306,12 @@ def remove(place: Place, life: Life) -> None:
 
 
 def cut(place: Place, life: Life) -> None:
-    """A host's link is away, for 1 to 60 s."""
+    """A host's link is away, for 1 to 20 s, which may be longer than a run may stand still."""
     assert place.room is not None
     number = place.chance.choice(life.hosts)
     place.room.link(number, up=False)
     try:
-        life.wait(60 ** place.chance.random())
+        life.wait(20 ** place.chance.random())
     finally:
         place.room.link(number, up=True)
 
@@ -329,32 +331,34 @@ POISONED = "nan.h5"  # the train data with a number that is none
 COLD = "cold"  # a folder of kernels, empty at the start
 FAULTS = (
     Fault("kill all", kill_all, fatal=True),
-    Fault("kill one rank", kill_one, fatal=True),
+    Fault("kill one rank", kill_one, fatal=True, outlived=True),
     Fault("kill the launcher", kill_launcher, fatal=True, share=0.5),
-    Fault("kill a host", kill_host, fatal=True, needs="hosts"),
+    Fault("kill a host", kill_host, fatal=True, needs="hosts", outlived=True),
     Fault("kill a reader", kill_reader, needs="readers", share=2.0),
-    Fault("SIGSTOP, short", stop, share=3.0),
-    Fault("SIGSTOP, long", stop_long, fatal=True, share=0.3),
+    Fault("SIGSTOP, short", stop, share=2.0),
+    Fault("SIGSTOP, long", stop_long, fatal=True, share=0.3, outlived=True),
     Fault("SIGTERM", terminate, fatal=True, asks=True),
-    Fault("link away", cut, fatal=True, needs="hosts"),
-    Fault("slow link", slow_link, fatal=True, needs="hosts"),
+    Fault("link away", cut, fatal=True, needs="hosts", outlived=True),
+    Fault("slow link", slow_link, fatal=True, needs="hosts", outlived=True),
     Fault("full disk", fill, fatal=True, needs="disk"),
     Fault("read-only disk", lock, fatal=True, needs="disk"),
     Fault("disk that hangs", hang, fatal=True, needs="frozen disk", share=0.5),
-    Fault("removed folder", remove, fatal=True, loses=True),
-    Fault("slow disk", settings=("memory.ssd_bandwidth=20000000", "memory.ssd_iops=2000")),
-    Fault("clock jumps", variables={"PYTHONPATH": "clock"}),
+    Fault("removed folder", remove, fatal=True, loses=True, share=0.3, outlived=True),
+    Fault(
+        "slow disk", settings=("memory.ssd_bandwidth=20000000", "memory.ssd_iops=2000"), share=0.3
+    ),
+    Fault("clock jumps", variables={"PYTHONPATH": "clock"}, share=0.3),
     Fault(
         "NaN in the log",
         settings=(f"data.train={POISONED}", "training.on_nonfinite=stop"),
         fatal=True,
-        share=0.5,
+        share=0.04,
     ),
     Fault(
         "kill in a cold compile",
         kill_all,
         variables={"NEOCPU_CACHE_DIR": COLD},
         fatal=True,
-        share=0.1,
+        share=0.01,
     ),
 )
