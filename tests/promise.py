@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -40,12 +41,14 @@ class Launch:
     """The cases that one set of processes runs, under one `mpiexec` or, of one rank, without.
 
     sources : by ranks of a case that is resumed elsewhere, the ranks on which it began.
-    begin : cases that are begun here, before anything else, for this launch or a later one.
+    threads : ranks are threads of one process, and those to be killed are stopped. begin : cases
+    that are begun here, before anything else, for this launch or a later one.
     """
 
     cpu: str
     cases: list[Case]
     sources: dict[int, int]
+    threads: bool = False
     begin: list[Case] = field(default_factory=list)
 
     @property
@@ -69,17 +72,19 @@ class Launch:
         (folder / self.name).write_text(json.dumps(jobs))
 
 
-def schedule(cases: Mapping[str, Sequence[Case]]) -> list[Launch]:
-    """Launches in order: for each kind of CPU the cases of several ranks, then those of one.
+def schedule(cases: Mapping[str, Sequence[Case]], threads: bool = False) -> list[Launch]:
+    """Launches in order: for each kind of CPU the cases of several ranks, then those of one; as
+    threads all together.
 
     Runs that are resumed elsewhere begin in the first launch, on the host's own CPU.
     """
     counts = sorted({case.ranks for case in cases["host"]})
     sources = dict(zip(counts, [counts[-1], *counts]))
+    parts = [{True, False}] if threads else [{False}, {True}]
     launches = [
-        Launch(cpu, [case for case in cpu_cases if (case.ranks == 1) == alone], sources)
+        Launch(cpu, [case for case in cpu_cases if (case.ranks == 1) in alone], sources, threads)
         for cpu, cpu_cases in cases.items()
-        for alone in (False, True)
+        for alone in parts
     ]
     launches = [launch for launch in launches if launch.cases]
     begun = set()
@@ -98,8 +103,8 @@ def run(launch: Launch, folder: Path, seconds: float = 600.0) -> list[dict[str, 
     launch.write(folder)
     arguments = ["-m", "mpi4py", str(HERE / "promise_main.py"), str(folder), launch.name]
     command, environment = mpiexec_command(launch.ranks, arguments)
-    if launch.ranks == 1:
-        command = [sys.executable, *arguments[2:]]
+    if launch.ranks == 1 or launch.threads:
+        command = [sys.executable, *arguments[2:], *["threads"] * launch.threads]
     path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment |= {
         "PYTHONPATH": path,
@@ -158,17 +163,25 @@ def run_drawn(
     ways: int,
     tell: Callable[[str], None],
     ranks: Sequence[int] = DRAWN_RANKS,
+    folder: Path | None = None,
+    threads: bool = False,
 ) -> list[dict[str, Any]]:
     """So many ways of each drawn config, those that were not refused, all in the same processes;
     what fails is told.
+
+    folder : keeps what was reached, for a call that goes on with it (None: nothing is kept).
+    threads : as of a `Launch`.
     """
     started = time.perf_counter()
     cases = [case for seed in seeds for case in drawn_cases(seed, ways, ranks)]
     reached: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="promise-") as name:
-        write_data(Path(name))
-        for launch in schedule({"host": cases}):
-            reached += run_all_cases(launch, Path(name), tell)
+        place = Path(name) if folder is None else folder
+        if not (place / "day-2.h5").exists():  # the last to be written
+            place.mkdir(parents=True, exist_ok=True)
+            write_data(place)
+        for launch in schedule({"host": cases}, threads):
+            reached += run_all_cases(launch, place, tell)
     refused = Counter((r["family"], r["refused"]) for r in reached if r["refused"])
     reached = [record for record in reached if not record["refused"]]
     expected = {record["family"]: record["digest"] for record in reversed(reached)}
@@ -261,11 +274,20 @@ def main() -> int:
         "--drawn", metavar="A-B", help="configs drawn from the seeds A to B, and nothing else"
     )
     parser.add_argument("--ways", type=int, default=8, help="ways of running each drawn config")
+    parser.add_argument(
+        "--folder", type=Path, help="keeps what drawn configs reached: a run goes on with it"
+    )
+    parser.add_argument(
+        "--threads",
+        action="store_true",
+        help="ranks of drawn configs are threads of one process, which start at once",
+    )
     options = parser.parse_args()
     scope = "quick" if options.quick else "pairwise" if options.pairwise else "full"
     ranks = [int(count) for count in options.ranks.split(",")] if options.ranks else list(RANKS)
     if options.drawn:
-        return drawn_main(options.drawn, options.ways, ranks if options.ranks else DRAWN_RANKS)
+        counts = ranks if options.ranks else DRAWN_RANKS
+        return drawn_main(options.drawn, options.ways, counts, options.folder, options.threads)
     if options.write and (scope != "full" or options.ranks):
         parser.error("--write records the full product only")
     if options.quick and options.family not in (None, MAIN):
@@ -288,7 +310,9 @@ def main() -> int:
     return 0
 
 
-def drawn_main(seeds: str, ways: int, ranks: Sequence[int]) -> int:
+def drawn_main(
+    seeds: str, ways: int, ranks: Sequence[int], folder: Path | None, threads: bool
+) -> int:
     """Run drawn configs; 1: some had two digests, or a launch failed."""
     lines: list[str] = []
 
@@ -297,7 +321,7 @@ def drawn_main(seeds: str, ways: int, ranks: Sequence[int]) -> int:
         print(line, flush=True)
 
     low, _, high = seeds.partition("-")
-    records = run_drawn(range(int(low), int(high or low) + 1), ways, tell, ranks)
+    records = run_drawn(range(int(low), int(high or low) + 1), ways, tell, ranks, folder, threads)
     wrong = sum(line.startswith(("FAILED: ", "DIFFERS: ")) for line in lines)
     configs = len({record["family"] for record in records})
     print(f"{len(records)} ways of {configs} drawn configs, {wrong} with another digest or none")
@@ -305,4 +329,6 @@ def drawn_main(seeds: str, ways: int, ranks: Sequence[int]) -> int:
 
 
 if __name__ == "__main__":
+    # so that processes go with it
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

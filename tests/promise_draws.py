@@ -61,6 +61,8 @@ RANKS = (1, 2, 3, 4)
 HOW_OFTEN = (*["whole"] * 5, *["stopped"] * 3, *["elsewhere"] * 2, "killed")
 UNCUT = ("table_wise", "row_wise", "table_row_wise")  # plans for rows with one scale
 MIRROR = "MIRROR"  # the second place for checkpoints, which who starts a run names
+EVEN = 4000  # seeds from here on have rules in turn, and every fourth one precision, or days
+SIBLINGS = 4  # successive ones that have a rule and formats in common, and so their kernels
 TRIES = 30  # drawings of a group of keys, until the config takes them
 # Numbers of keys that have no choices. What is missing here and has none keeps its default.
 VALUES: dict[type, Values] = {
@@ -309,6 +311,13 @@ class Drawing:
             "tables.one.features": ["a"],
             "tables.one.rows": 1,
         }
+        self.turn = seed - EVEN
+        self.rules = configs.TABLE_RULES
+        self.formats: tuple[str, ...] = ("fp32", *TRAINED)
+        if self.turn >= 0:
+            family, _ = divmod(self.turn, SIBLINGS)
+            self.rules = (self.rules[family % len(self.rules)],)
+            self.formats = tuple(random.Random(f"formats of {family}").sample(self.formats, 3))
         # tables that live in one shared table must have the same keys
         self.shared = some_keys(self.chance, UnifiedKeys, "", 0.5)
 
@@ -324,6 +333,8 @@ class Drawing:
         """The config."""
         chance = self.chance
         day = chance.choice(("", "", "", "", "next", "online"))
+        if self.turn >= 0:
+            day = ("", "online", "", day)[self.turn % SIBLINGS]
         bound = not day and chance.random() < 0.2
         kinds = day != "next" and chance.random() < 0.5
         self.add(self._training)
@@ -347,7 +358,7 @@ class Drawing:
             self.add(lambda: some_keys(chance, MuonKeys, "optimizer.muon.", 0.6))
         if bound and chance.random() < 0.4:
             self.add(lambda: system_keys(chance.choice(SYSTEMS)))
-        if chance.random() < 0.25:
+        if chance.random() < 0.25 or (self.turn >= 0 and self.turn % SIBLINGS == 0):
             self.add(self._precision)
         if chance.random() < 0.2:
             self.add(lambda: {"optimizer.trust_ratio": True})
@@ -355,7 +366,7 @@ class Drawing:
 
     def _precision(self) -> Keys:
         narrow = {"model.precision.format": self.chance.choice(PRECISIONS[1:])}
-        return narrow | some_keys(self.chance, PrecisionKeys, "model.precision.", 0.3)
+        return some_keys(self.chance, PrecisionKeys, "model.precision.", 0.3) | narrow
 
     def _training(self) -> Keys:
         chance = self.chance
@@ -387,7 +398,7 @@ class Drawing:
         keys = some_keys(chance, TableKeys, prefix, 0.5)
         narrow = SCALED if bound else ()
         # most tables in formats that need no cache
-        forms = narrow if narrow and chance.random() < 0.6 else ("fp32", *TRAINED)
+        forms = narrow if narrow and chance.random() < 0.6 else self.formats
         keys |= {
             prefix + "rows": chance.choice(VALUES[TableKeys]["rows"]),
             prefix + "features": features,
@@ -448,7 +459,7 @@ class Drawing:
         """A rule with keys that it reads, and often a schedule."""
         chance = self.chance
         prefix = f"optimizer.{section}."
-        names = configs.TABLE_RULES if section == "sparse" else tuple(DENSE_NAMES)
+        names = self.rules if section == "sparse" else tuple(DENSE_NAMES)
         name = chance.choice(names)
         options = RULES[DENSE_NAMES.get(name, name)].options
         drawn = some_keys(chance, SparseOptimizer, prefix, 0.5)

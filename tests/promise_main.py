@@ -44,7 +44,8 @@ from neocpu.kernels.compile.threads import use_threads
 from neocpu.kernels.simd.tiles import target, tile_shape
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm, SingleComm
-from neocpu.parallel.transport.launch import get_comm, launched_ranks
+from neocpu.parallel.transport.launch import StopSignal, get_comm, launched_ranks
+from neocpu.parallel.transport.threads import run_threads
 from neocpu.plan.files import plan_file
 from neocpu.plan.search.auto import make_plan
 from neocpu.train.before import companion
@@ -65,15 +66,25 @@ def first_day(case: Case, comm: Comm, folder: Path) -> Path:
     whoever asks. All of them have one digest, which enters that of the next day.
     """
     out = folder / f"first-{comm.size}-{case.family}"
-    made = comm.allgather_bytes(bytes([out.exists()]))[0] != b"\0"
+    note = out.with_suffix(".made")
+    made = comm.allgather_bytes(bytes([note.exists()]))[0] != b"\0"
     if not made:
+        clear(out, comm)
         config = configs.loads(
             case.learnt.toml(folder, day=1),
             overrides=["parallel.plan=auto", *MEMORIES[case.memory]],
         )
         train(config, comm, out)
         comm.quiet_barrier()
+        note.touch()
     return out
+
+
+def clear(out: Path, comm: Comm) -> None:
+    """Remove what was left of a run by processes that were ended."""
+    if comm.rank == 0:
+        shutil.rmtree(out, ignore_errors=True)
+    comm.quiet_barrier()
 
 
 def day_keys(case: Case, comm: Comm, folder: Path) -> list[str]:
@@ -161,8 +172,11 @@ def stop_at(step: int, strike: Callable[[], None]) -> Any:
 
 
 def terminate() -> None:
-    """Ask this process to end."""
-    os.kill(os.getpid(), signal.SIGTERM)
+    """Ask this process to end; a thread asks the others, which no signal would reach."""
+    if threading.current_thread() is threading.main_thread():
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        StopSignal.held = signal.SIGTERM
 
 
 def train(
@@ -184,6 +198,7 @@ def train(
         summary = trainer_of(config, comm, out, files, resume, report).run()
     except Stopped:
         assert stop, "nobody sent a signal"
+        StopSignal.held = 0  # all have agreed on it
         return {}
     assert not stop, "the signal was not noticed"
     assert (
@@ -237,6 +252,7 @@ def begin(case: Case, comm: Comm, folder: Path) -> None:
     """Leave a stopped run for `case` to go on with."""
     use_threads(1 + case.stop % 2)
     out = begun_folder(folder, case, comm.size)
+    clear(out, comm)
     config = load_config(case, comm, folder, other_plan(case.plan), out)
     train(config, comm, out, stop=case.stop, files=files_of(case, folder))
 
@@ -244,6 +260,8 @@ def begin(case: Case, comm: Comm, folder: Path) -> None:
 def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> dict[str, Any]:
     """Digest, and a hash of the metrics, of one case on this rank."""
     use_threads(case.threads)
+    if not out.with_suffix(".killed").exists():
+        clear(out, comm)
     config = load_config(case, comm, folder, case.plan, out)
     files = files_of(case, folder)
     if case.plan == "mixed" and case.threads == EDITED_WITH_THREADS:
@@ -289,41 +307,70 @@ def first_ranks(world: Comm) -> Callable[[int], Comm | None]:
     return comm_of
 
 
-def main(folder: Path, jobs: str, world: Comm) -> None:
+def on_ranks(world: Comm, threads: bool) -> Callable[[int, Callable[[Comm], object]], None]:
+    """A function that lets so many ranks do something: the first ones of this launch, or threads.
+
+    Every rank has to call it with the same numbers.
+    """
+    comm_of = first_ranks(world)
+
+    def work(ranks: int, body: Callable[[Comm], object]) -> None:
+        if threads and ranks > 1:
+            run_threads(ranks, body, RANKS_PER_NODE)
+        elif comm := comm_of(ranks):
+            body(comm)
+
+    return work
+
+
+def main(folder: Path, jobs: str, world: Comm, threads: bool = False) -> None:
     """Do all jobs, each ["begin" or "run", case, ranks on which the case began], on the first ranks
     of this launch; the others sleep meanwhile. Those that are done, in an earlier life, are left.
+
+    threads : ranks are threads of this process, the only one.
     """
     lines = folder / f"{jobs}.lines"
     out = folder / f"{jobs}.out"
-    comm_of = first_ranks(world)
+    let_work = on_ranks(world, threads)
     done = len(lines.read_text().splitlines()) - 1 if lines.exists() else -1
     world.quiet_barrier()  # before a line is added
     if world.rank == 0 and done < 0:
         lines.write_text(json.dumps([" ".join(cpu_kind()[1:]), tile_shape(*target())[2]]) + "\n")
     jobs_of = {"begin": [], "run": []}
     for what, fields, source in json.loads((folder / jobs).read_text()):
-        jobs_of[what].append((Case(**fields | {"ways": tuple(fields["ways"])}), source))
-    for case, source in jobs_of["begin"] if done < 0 else ():
-        if comm := comm_of(source):
+        case = Case(**fields | {"ways": tuple(fields["ways"])})
+        if threads and case.how == "killed":
+            case = replace(case, how="stopped")
+        jobs_of[what].append((case, source))
+    for case, source in jobs_of["begin"]:
+        note = begun_folder(folder, case, source).with_suffix(".made")
+        made = note.exists()
+        world.quiet_barrier()  # before it is there
+        if not made:
             with refusals(case):
-                begin(case, comm, folder)
-        world.quiet_barrier()
+                let_work(source, lambda comm, case=case: begin(case, comm, folder))
+            world.quiet_barrier()
+            if world.rank == 0:
+                note.touch()
     for number, (case, source) in enumerate(jobs_of["run"]):
         if number < done:
             continue
         started = time.perf_counter()
-        if comm := comm_of(case.ranks):
-            place = out / str(number)
-            result = {"digest": "", "metrics": ""}
-            with refusals(case) as refused:
-                result = run_case(case, comm, folder, place, source)
-            comm.quiet_barrier()
-            if comm.rank == 0:
-                shutil.rmtree(place, ignore_errors=True)
-                seconds = time.perf_counter() - started
-                record = asdict(case) | result | {"seconds": seconds, "refused": "".join(refused)}
-                with open(lines, "a") as file:
-                    file.write(json.dumps(record) + "\n")
+        results: list[dict[str, Any]] = [{"digest": "", "metrics": ""}]
+        place = out / str(number)
+
+        def body(comm: Comm, case: Case = case, place: Path = place, source: int = source) -> None:
+            results.append(run_case(case, comm, folder, place, source))  # noqa: B023
+
+        with refusals(case) as refused:
+            let_work(case.ranks, body)
+        world.quiet_barrier()
+        if world.rank == 0:
+            shutil.rmtree(place, ignore_errors=True)
+            seconds = time.perf_counter() - started
+            record = asdict(case) | results[-1] | {"seconds": seconds, "refused": "".join(refused)}
+            with open(lines, "a") as file:
+                file.write(json.dumps(record) + "\n")
         world.quiet_barrier()
 
 
@@ -350,4 +397,5 @@ if __name__ == "__main__":
         mpi.CROWD = 2
     gc.freeze()
     gc.enable()
-    main(Path(sys.argv[1]), sys.argv[2], get_comm(ranks_per_node=RANKS_PER_NODE))
+    world = get_comm(ranks_per_node=RANKS_PER_NODE)
+    main(Path(sys.argv[1]), sys.argv[2], world, threads="threads" in sys.argv[3:])
