@@ -295,3 +295,28 @@ def test_limits_of_jobs_and_containers(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (cores.core_quota(), cores.memory_left()) == (float("inf"), 0)
     write("cpu,cpuacct/job", cpu__cfs_quota_us="50000")
     assert cores.core_quota() == 0.5
+
+
+def test_processes_that_limits_have_ended_are_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cores, "GROUPS", tmp_path)
+    monkeypatch.setattr(cores, "MEMBERSHIP", tmp_path / "membership")
+    assert cores.memory_kills() == 0
+    for membership, folder, limit, used, counts in (
+        ("0::/job", "job", "memory.max", "memory.current", "memory.events"),
+        (
+            "4:memory:/job",
+            "memory/job",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "memory.oom_control",
+        ),
+    ):
+        (tmp_path / "membership").write_text(f"{membership}\n")
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / limit).write_text("3000\n")
+        (tmp_path / folder / used).write_text("1000\n")
+        assert cores.memory_kills() == 0
+        (tmp_path / folder / counts).write_text("under_oom 1\noom_kill 2\n")
+        assert cores.memory_kills() == 2

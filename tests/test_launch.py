@@ -352,6 +352,28 @@ def test_one_of_many_speaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
     assert ended == [1, 1, 1]
 
 
+def test_a_rank_that_mpi_cannot_go_on_with_lets_others_speak(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(guard, "_job", guard._Job())
+    monkeypatch.setattr(guard, "PATIENCE", 0.1)
+    lost = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})
+
+    def wrong() -> int:
+        raise lost("see the status")
+
+    guard.join_job("token", 1, lambda status: None)
+    (tmp_path / "neocpu-token.said").write_text("done")
+    assert run_guarded(wrong) == 1
+    assert not capsys.readouterr().err
+    guard.join_job("another", 1, lambda status: None)
+    begun = time.monotonic()
+    assert run_guarded(wrong) == 1
+    assert "on rank 1: see the status" in capsys.readouterr().err
+    assert time.monotonic() - begun >= 0.1  # in which the launcher ends it, if it can
+
+
 def test_a_second_command_of_a_shell_with_stale_variables_speaks_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 ) -> None:

@@ -295,6 +295,14 @@ def test_who_insists_is_warned_and_runs(log, tmp_path, monkeypatch):
     assert digest == Trainer(config_of(log), None, tmp_path / "free").run()["digest"]
 
 
+def test_a_limit_on_the_job_is_named_where_it_leaves_less_than_the_host(monkeypatch):
+    monkeypatch.setattr(preflight, "_free_memory", lambda: 8 << 30)
+    for left, words in ((4 << 30, " available under the limit of this job"), (16 << 30, "able; ")):
+        monkeypatch.setattr(preflight, "memory_left", lambda left=left: left)
+        with pytest.raises(TrainingError, match=words):
+            preflight.check_memory([], 1, 1 << 40, preflight.available_memory())
+
+
 def planned(settings, comm, out):
     """A run of three steps, every table cut by rows."""
     splits = open_splits(settings, comm, out, print)

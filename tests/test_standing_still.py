@@ -18,7 +18,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.hosts import HostRanks, listed_hosts
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.parallel.transport.timeline import Pulse
-from neocpu.parallel.watch import host_pool
+from neocpu.parallel.watch import host_pool, supervisor
 from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import RankPage, RankState, page_path
 from neocpu.parallel.watch.supervisor import Ending, Talk, supervise
@@ -97,7 +97,7 @@ def test_a_rank_that_was_stopped_goes_on_and_work_that_takes_long_is_no_standing
 
 @needs_mpi
 def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending, text, processes = run_job(tmp_path, "killed", capfd)
     assert (ending.signal, ending.rank, ending.process) == (9, 1, processes[1])
@@ -110,8 +110,15 @@ def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself
     assert "of step " in told[0] and told[0].endswith("go on with: neocpu train x --resume")
     token = json.loads((tmp_path / RANKS).read_text())["token"]
     assert not page_path(token).exists()
+    assert "if nobody did" in survivor._reason(ending)
+    kills = iter((1, 2))
+    monkeypatch.setattr(supervisor, "memory_kills", lambda: next(kills))
+    monkeypatch.setattr(survival, "memory_limit", lambda: 400 << 20)
     ending, text, _ = run_job(tmp_path, "early", capfd)
     assert ending.signal == 9 and not text
+    reason = Survivor(tmp_path, lambda resume: ending, "", told.append)._reason(ending)
+    assert "by SIGKILL" in reason and "all 400.0 MiB that this job or container may" in reason
+    monkeypatch.undo()
     ending, text, _ = run_job(tmp_path, "failing", capfd)
     assert text == "neocpu: error: a file is damaged\n"
     assert not ending.signal and not survivor._reason(ending)

@@ -18,6 +18,7 @@ __all__ = [
     "available",
     "core_quota",
     "host_key",
+    "memory_kills",
     "memory_left",
     "memory_limit",
     "private_bytes",
@@ -74,6 +75,17 @@ def memory_left() -> float:
 def memory_limit() -> float:
     """Bytes that this process and those of its group may use, infinity where nobody limits it."""
     return min((limit for limit, _, _ in _memory_limits()), default=NO_LIMIT)
+
+
+def memory_kills() -> int:
+    """Processes that the system has killed so far, since limits on this process left no memory."""
+    kills = 0
+    for _, _, group in _memory_limits():
+        # of version 2, and of version 1
+        lines = _read(group / "memory.events") or _read(group / "memory.oom_control")
+        counts = dict(line.split()[:2] for line in lines.splitlines())
+        kills += int(counts.get("oom_kill", 0))
+    return kills
 
 
 def private_bytes() -> int:

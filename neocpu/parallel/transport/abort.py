@@ -87,6 +87,9 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     except BaseException as error:
         if lack := _what_lacks(error):
             return _end_job(error, f"neocpu: error: {lack}", 1, abort)
+        if type(error).__module__ == "mpi4py.MPI":
+            # MPI lost another rank: the launcher ends this one too, or one beside it says why
+            _wait_for(_marker())
         rank = _job.rank
         where = "" if rank is None else f" on rank {rank}"
         text = (

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from neocpu.core.cores import host_key
+from neocpu.core.cores import host_key, memory_kills
 from neocpu.parallel.transport.abort import Handler
 from neocpu.parallel.watch.ends import Ends
 from neocpu.parallel.watch.watchdog import ERROR
@@ -83,8 +83,9 @@ class Ending:
     `process` and `host` are what the launcher calls them, and `rank`, where it tells it. lost : a
     host, or what the launcher had running there, is gone. first : rank, host and process of the
     rank of this host that ended before all others. stalled : ranks ended themselves, since
-    the run stood still. stopped : how often this process was asked to end it. talk : the launcher's
-    lines.
+    the run stood still. starved : the system killed a process, as a limit on this one's control
+    groups left no memory. stopped : how often this process was asked to end it. talk : the
+    launcher's lines.
     """
 
     status: int = 0
@@ -95,6 +96,7 @@ class Ending:
     lost: bool = False
     first: tuple[int, str, int] | None = None
     stalled: bool = False
+    starved: bool = False
     stopped: int = 0
     talk: list[str] = field(default_factory=list)
 
@@ -201,6 +203,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], record: Pa
         process_group=0,
         preexec_fn=_end_with_parent,  # noqa: PLW1509  (no thread runs here yet)
     )
+    kills = memory_kills()
     before = _pass_signals(mpiexec, ending)
     try:
         relays = [
@@ -218,6 +221,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], record: Pa
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    ending.starved = memory_kills() > kills
     ending.status = status if status >= 0 else 128 - status
     ending.read()
     if status < 0 and not ending.signal:  # mpiexec itself was killed, or the one rank

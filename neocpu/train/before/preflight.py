@@ -200,13 +200,15 @@ def check_memory(
     largest = ""
     if needs:
         largest = f"the largest table, {needs[0].table}, takes {human(needs[0].bytes)} of it; "
+    limited = memory_left() < _free_memory()
+    by_limit = " under the limit of this job or container" if limited else ""
     raise TrainingError(
         f"this run needs {human(total)} of memory per rank, {human(total * host_ranks + once)} for "
-        f"{host_ranks} rank(s) on this host, but {human(available)} are available; {largest}use "
-        "more hosts, a plan that shards it (parallel.plan=row_wise), memory.placement=ddr_over_ssd "
-        "with a memory.ddr, fewer tables.NAME.rows, a smaller model.embedding_dim, a narrower "
-        "model.embedding_format, or optimizer.sparse.name=exact_rowwise_adagrad; this is an "
-        "estimate, and memory.check=false starts all the same"
+        f"{host_ranks} rank(s) on this host, but {human(available)} are available{by_limit}; "
+        f"{largest}use more hosts, a plan that shards it (parallel.plan=row_wise), "
+        "memory.placement=ddr_over_ssd with a memory.ddr, fewer tables.NAME.rows, "
+        "a smaller model.embedding_dim, a narrower model.embedding_format, or "
+        "optimizer.sparse.name=exact_rowwise_adagrad; this is an estimate, and memory.check=false starts all the same"
     )
 
 

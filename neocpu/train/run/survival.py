@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from neocpu.core.cores import memory_limit
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import JsonObject, Tell
 from neocpu.parallel.watch.host_pool import HostPool
@@ -151,7 +152,12 @@ def _killed(ending: Ending, record: JsonObject, token: str) -> str:
     state = last_words(token, rank) if rank is not None and token else None
     if state is not None:
         text += f", last seen {state.where}"
-    if ending.signal == signal.SIGKILL:
+    if ending.starved:
+        from neocpu.train.before.preflight import human
+
+        limit = human(memory_limit())
+        text += f"; the system did it, as all {limit} that this job or container may use were taken"
+    elif ending.signal == signal.SIGKILL:
         text += " (if nobody did, it was the system for want of memory: see `dmesg`)"
     elif ending.signal == signal.SIGBUS:
         text += " (is /dev/shm full? see `df /dev/shm`; containers have what --shm-size says)"
