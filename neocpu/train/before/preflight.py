@@ -208,7 +208,8 @@ def check_memory(
         f"{largest}use more hosts, a plan that shards it (parallel.plan=row_wise), "
         "memory.placement=ddr_over_ssd with a memory.ddr, fewer tables.NAME.rows, "
         "a smaller model.embedding_dim, a narrower model.embedding_format, or "
-        "optimizer.sparse.name=exact_rowwise_adagrad; this is an estimate, and memory.check=false starts all the same"
+        "optimizer.sparse.name=exact_rowwise_adagrad; this is an estimate, and "
+        "memory.check=false starts all the same"
     )
 
 
