@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
+Tensors: TypeAlias = Sequence[Tensor]
 # Arguments of an operator: tensors, lists of them, numbers.
 Inputs: TypeAlias = "tuple[Any, ...]"
 # Gradients of an operator's arguments, in order; None: the argument has none.

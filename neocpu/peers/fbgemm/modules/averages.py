@@ -5,15 +5,12 @@ half of each row towards the first; ENSEMBLE_ROWWISE_ADAGRAD keeps a shadow of t
 it back (formulas: docs/semantics.md §2).
 """
 
-from collections.abc import Sequence
-
-from torch import Tensor
-
 from neocpu.core.errors import ConfigError
+from neocpu.peers.fbgemm.context import Tensors
 from neocpu.peers.fbgemm.names import EmainplaceModeDefinition, EnsembleModeDefinition
 
 
-def average_halves(weights: Sequence[Tensor], options: EmainplaceModeDefinition, step: int) -> None:
+def average_halves(weights: Tensors, options: EmainplaceModeDefinition, step: int) -> None:
     """Move the second half of each row [rows, columns] towards the first, where this step does so.
 
     Raises ConfigError for an odd number of columns.
@@ -32,7 +29,7 @@ def average_halves(weights: Sequence[Tensor], options: EmainplaceModeDefinition,
 
 
 def average_shadows(
-    weights: Sequence[Tensor], shadows: Sequence[Tensor], options: EnsembleModeDefinition, step: int
+    weights: Tensors, shadows: Tensors, options: EnsembleModeDefinition, step: int
 ) -> None:
     """Average rows into their shadows and copy shadows to rows, where this step does so.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from neocpu.core.errors import ConfigError
 from neocpu.core.types import Floats, Ints
+from neocpu.peers.fbgemm.context import Tensors
 from neocpu.peers.fbgemm.modules.compiled import Compilable
 from neocpu.peers.fbgemm.modules.inference_rows import FORMATS as ROW_FORMATS
 from neocpu.peers.fbgemm.modules.inference_rows import (
@@ -269,7 +270,7 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
         self,
         update_table_indices: Sequence[int],
         update_row_indices: Sequence[Sequence[int]],
-        update_weights: Sequence[Tensor],
+        update_weights: Tensors,
     ) -> None:
         """Overwrite rows: of each table named, the rows by number with u8[rows, row bytes]."""
         tables = self.split_embedding_weights(split_scale_shifts=False)

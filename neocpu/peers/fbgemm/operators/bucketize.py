@@ -3,13 +3,13 @@
 Rows are split over ranks in blocks of one size, in uneven ranges, or by remainder.
 """
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from neocpu.core.types import Bools
+from neocpu.peers.fbgemm.context import Tensors
 from neocpu.peers.fbgemm.operators.moves import ints, like, rows
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
 from neocpu.tables.embedding import layouts
@@ -33,7 +33,7 @@ def _bucketized(
     block_sizes: Tensor,
     my_size: int,
     batch_size_per_feature: OptionalTensor,
-    block_bucketize_pos: Sequence[Tensor] | None,
+    block_bucketize_pos: Tensors | None,
     keep_orig_idx: bool,
     total_num_blocks: OptionalTensor,
     keep_orig_idx_per_feature: OptionalTensor,
@@ -89,7 +89,7 @@ def block_bucketize_sparse_features(
     weights: OptionalTensor = None,
     batch_size_per_feature: OptionalTensor = None,
     max_B: int = -1,
-    block_bucketize_pos: Sequence[Tensor] | None = None,
+    block_bucketize_pos: Tensors | None = None,
     keep_orig_idx: bool = False,
     total_num_blocks: OptionalTensor = None,
     keep_orig_idx_per_feature: OptionalTensor = None,
@@ -136,7 +136,7 @@ def block_bucketize_sparse_features_inference(
     weights: OptionalTensor = None,
     batch_size_per_feature: OptionalTensor = None,
     max_B: int = -1,
-    block_bucketize_pos: Sequence[Tensor] | None = None,
+    block_bucketize_pos: Tensors | None = None,
     return_bucket_mapping: bool = False,
     keep_orig_idx: bool = False,
     total_num_blocks: OptionalTensor = None,
@@ -179,7 +179,7 @@ def block_bucketize_sparse_features_2d_weights(
     weights_dim: int = 1,
     batch_size_per_feature: OptionalTensor = None,
     max_B: int = -1,
-    block_bucketize_pos: Sequence[Tensor] | None = None,
+    block_bucketize_pos: Tensors | None = None,
     keep_orig_idx: bool = False,
     total_num_blocks: OptionalTensor = None,
     keep_orig_idx_per_feature: OptionalTensor = None,

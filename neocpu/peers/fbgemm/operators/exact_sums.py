@@ -5,6 +5,7 @@ sums are torch's.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +16,10 @@ from neocpu.peers.fbgemm.context import Context
 from neocpu.peers.fbgemm.operators.moves import words
 from neocpu.tables.embedding import layouts
 from neocpu.tables.embedding.row_sums import SumsOfRows, by_target, summed
+
+# Of two tensors: a function of them, and their gradients from that of its result.
+PairValue: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+PairGradients: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 
 def numbers(tensor: Tensor) -> Floats:
@@ -69,11 +74,7 @@ class _Arithmetic(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Context,
-        first: Tensor,
-        second: Tensor,
-        value: Callable[[Tensor, Tensor], Tensor],
-        gradients: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+        ctx: Context, first: Tensor, second: Tensor, value: PairValue, gradients: PairGradients
     ) -> Tensor:
         ctx.save_for_backward(first, second)
         ctx.gradients = gradients
@@ -86,10 +87,7 @@ class _Arithmetic(torch.autograd.Function):
 
 
 def differentiable(
-    first: Tensor,
-    second: Tensor,
-    value: Callable[[Tensor, Tensor], Tensor],
-    gradients: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    first: Tensor, second: Tensor, value: PairValue, gradients: PairGradients
 ) -> Tensor:
     """value(first, second); gradients(grad, first, second) gives their gradients."""
     result: Tensor = _Arithmetic.apply(first, second, value, gradients)

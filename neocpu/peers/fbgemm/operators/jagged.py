@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from neocpu.core.types import Ints
+from neocpu.peers.fbgemm.context import Tensors
 from neocpu.peers.fbgemm.operators.moves import Words, ints, moved, rows, segments, words
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
 from neocpu.tables.embedding import layouts
 
 
-def _places(offsets: Sequence[Tensor], longest: Sequence[int]) -> Ints:
+def _places(offsets: Tensors, longest: Sequence[int]) -> Ints:
     """The row of the values at each place of [B, *longest]; -1 is padding."""
     if len(offsets) != len(longest):
         raise Refused(
@@ -31,10 +32,7 @@ def _places(offsets: Sequence[Tensor], longest: Sequence[int]) -> Ints:
     "(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor"
 )
 def jagged_to_padded_dense(
-    values: Tensor,
-    offsets: Sequence[Tensor],
-    max_lengths: Sequence[int],
-    padding_value: float = 0.0,
+    values: Tensor, offsets: Tensors, max_lengths: Sequence[int], padding_value: float = 0.0
 ) -> Tensor:
     """Values [n] or [n, D] as [B, *max_lengths] or [B, *max_lengths, D], cut off or padded."""
     # Kernels move bits, so the padding is given as bits of the dtype.
@@ -62,16 +60,13 @@ def jagged_to_padded_dense(
     "(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor"
 )
 def jagged_to_padded_dense_forward(
-    values: Tensor,
-    offsets: Sequence[Tensor],
-    max_lengths: Sequence[int],
-    padding_value: float = 0.0,
+    values: Tensor, offsets: Tensors, max_lengths: Sequence[int], padding_value: float = 0.0
 ) -> Tensor:
     """`jagged_to_padded_dense`, as FBGEMM's differentiation calls it."""
     return jagged_to_padded_dense(values, offsets, max_lengths, padding_value)
 
 
-def _one_dimension(offsets: Sequence[Tensor], longest: Sequence[int], count: int) -> Ints | None:
+def _one_dimension(offsets: Tensors, longest: Sequence[int], count: int) -> Ints | None:
     """The offsets if the faster kernel can use them, else None.
 
     It takes one jagged dimension with ascending offsets within `count` rows.
@@ -88,9 +83,7 @@ def _one_dimension(offsets: Sequence[Tensor], longest: Sequence[int], count: int
     )
 
 
-def _gathered(
-    dense: Tensor, offsets: Sequence[Tensor], longest: Sequence[int], count: int
-) -> Tensor:
+def _gathered(dense: Tensor, offsets: Tensors, longest: Sequence[int], count: int) -> Tensor:
     """Jagged rows [count, …] out of the dense tensor; zeros for rows that it does not hold."""
     bag_offsets = _one_dimension(offsets, longest, count)
     if (
@@ -124,16 +117,14 @@ def _gathered(
 
 
 @operator("(Tensor grad_output, Tensor[] offsets, SymInt total_L) -> Tensor")
-def jagged_to_padded_dense_backward(
-    grad_output: Tensor, offsets: Sequence[Tensor], total_L: int
-) -> Tensor:
+def jagged_to_padded_dense_backward(grad_output: Tensor, offsets: Tensors, total_L: int) -> Tensor:
     """Gradient of the values from that of the padded tensor."""
     return _gathered(grad_output, offsets, grad_output.shape[1 : 1 + len(offsets)], total_L)
 
 
 @operator("(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> Tensor")
 def dense_to_jagged_forward(
-    dense: Tensor, x_offsets: Sequence[Tensor], total_L: int | None = None
+    dense: Tensor, x_offsets: Tensors, total_L: int | None = None
 ) -> Tensor:
     """Rows [n, D] out of [B, …, D]; zeros where a bag is longer than the dense tensor."""
     # Of several jagged dimensions the last one numbers the rows.
@@ -145,8 +136,8 @@ def dense_to_jagged_forward(
 
 @operator("(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> (Tensor, Tensor[])")
 def dense_to_jagged(
-    dense: Tensor, x_offsets: Sequence[Tensor], total_L: int | None = None
-) -> tuple[Tensor, Sequence[Tensor]]:
+    dense: Tensor, x_offsets: Tensors, total_L: int | None = None
+) -> tuple[Tensor, Tensors]:
     """(`dense_to_jagged_forward`, the offsets)."""
     return dense_to_jagged_forward(dense, x_offsets, total_L), list(x_offsets)
 
@@ -192,8 +183,6 @@ def jagged_index_select(
 
 
 @operator("(Tensor x_values, Tensor[] x_offsets, Tensor y) -> Tensor")
-def jagged_dense_elementwise_add(
-    x_values: Tensor, x_offsets: Sequence[Tensor], y: Tensor
-) -> Tensor:
+def jagged_dense_elementwise_add(x_values: Tensor, x_offsets: Tensors, y: Tensor) -> Tensor:
     """Jagged rows, padded with zeros, plus a dense tensor."""
     return jagged_to_padded_dense(x_values, x_offsets, y.shape[1:-1]) + y

@@ -4,7 +4,6 @@ Products of matrices are exact sums: products rounded to fp32, added exactly, ro
 sums of a softmax and of its gradient are plain ones in fp64.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from neocpu.core.types import Floats, Ints
+from neocpu.peers.fbgemm.context import Tensors
 from neocpu.peers.fbgemm.operators.exact_sums import differentiable, numbers, sums
 from neocpu.peers.fbgemm.operators.jagged import dense_to_jagged_forward, jagged_to_padded_dense
 from neocpu.peers.fbgemm.operators.moves import ints
@@ -232,7 +232,7 @@ ELEMENTWISE = "(Tensor x_values, Tensor[] x_offsets, Tensor y) -> "
 
 @operator(ELEMENTWISE + "(Tensor, Tensor[])")
 def jagged_dense_elementwise_add_jagged_output(
-    x_values: Tensor, x_offsets: Sequence[Tensor], y: Tensor
+    x_values: Tensor, x_offsets: Tensors, y: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """(Jagged rows plus the dense rows at their places, the offsets); other rows stay."""
     added = dense_to_jagged_forward(y, x_offsets, x_values.shape[0])
@@ -244,7 +244,7 @@ DENSE_DENSE = "(Tensor x_values, Tensor[] x_offsets, Tensor y_0, Tensor y_1) -> 
 
 @operator(DENSE_DENSE + "Tensor")
 def jagged_dense_dense_elementwise_add_jagged_output_forward(
-    x_values: Tensor, x_offsets: Sequence[Tensor], y_0: Tensor, y_1: Tensor
+    x_values: Tensor, x_offsets: Tensors, y_0: Tensor, y_1: Tensor
 ) -> Tensor:
     """Jagged rows plus those of two dense tensors, the first one first."""
     first, _ = jagged_dense_elementwise_add_jagged_output(x_values, x_offsets, y_0)
@@ -254,7 +254,7 @@ def jagged_dense_dense_elementwise_add_jagged_output_forward(
 
 @operator(DENSE_DENSE + "(Tensor, Tensor[])")
 def jagged_dense_dense_elementwise_add_jagged_output(
-    x_values: Tensor, x_offsets: Sequence[Tensor], y_0: Tensor, y_1: Tensor
+    x_values: Tensor, x_offsets: Tensors, y_0: Tensor, y_1: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """(`jagged_dense_dense_elementwise_add_jagged_output_forward`, the offsets)."""
     total = jagged_dense_dense_elementwise_add_jagged_output_forward(x_values, x_offsets, y_0, y_1)
@@ -262,16 +262,14 @@ def jagged_dense_dense_elementwise_add_jagged_output(
 
 
 @operator(ELEMENTWISE + "Tensor")
-def jagged_dense_elementwise_mul_forward(
-    x_values: Tensor, x_offsets: Sequence[Tensor], y: Tensor
-) -> Tensor:
+def jagged_dense_elementwise_mul_forward(x_values: Tensor, x_offsets: Tensors, y: Tensor) -> Tensor:
     """Jagged rows times the dense rows at their places; other rows become 0."""
     return x_values * dense_to_jagged_forward(y, x_offsets, x_values.shape[0])
 
 
 @operator(ELEMENTWISE + "(Tensor, Tensor[])")
 def jagged_dense_elementwise_mul(
-    x_values: Tensor, x_offsets: Sequence[Tensor], y: Tensor
+    x_values: Tensor, x_offsets: Tensors, y: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """(`jagged_dense_elementwise_mul_forward`, the offsets)."""
     return jagged_dense_elementwise_mul_forward(x_values, x_offsets, y), list(x_offsets)
@@ -279,7 +277,7 @@ def jagged_dense_elementwise_mul(
 
 @operator("(Tensor grad_output, Tensor[] x_offsets, Tensor y, Tensor x_values) -> (Tensor, Tensor)")
 def jagged_dense_elementwise_mul_backward(
-    grad_output: Tensor, x_offsets: Sequence[Tensor], y: Tensor, x_values: Tensor
+    grad_output: Tensor, x_offsets: Tensors, y: Tensor, x_values: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the jagged rows and of the dense tensor."""
     row_gradient = jagged_dense_elementwise_mul_forward(grad_output, x_offsets, y)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from neocpu.core.types import Ints
+from neocpu.peers.fbgemm.context import Tensors
 from neocpu.peers.fbgemm.operators.exact_sums import copied
 from neocpu.peers.fbgemm.operators.moves import ints, runs
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
@@ -89,7 +90,7 @@ def _sources(
     "SymInt[] out_lengths) -> Tensor[]"
 )
 def permute_multi_embedding(
-    pooled_embs: Sequence[Tensor],
+    pooled_embs: Tensors,
     permutes: Tensor,
     in_shapes: Tensor,
     out_shapes: Tensor,
@@ -113,7 +114,7 @@ def permute_multi_embedding(
     "SymInt[] out_lengths, bool reverse=False) -> Tensor[]"
 )
 def permute_multi_embedding_function(
-    pooled_embs: Sequence[Tensor],
+    pooled_embs: Tensors,
     permutes: Tensor,
     in_shapes: Tensor,
     out_shapes: Tensor,
@@ -176,7 +177,7 @@ def _link_duplicates(blocks: list[list[int]]) -> None:
 
 @operator("(Tensor[] pooled_embs, str[][] keys, int[][] lengths, str[][] groups) -> Tensor[]")
 def regroup_keyed_tensor(
-    pooled_embs: Sequence[Tensor], keys: Names, lengths: Widths, groups: Names
+    pooled_embs: Tensors, keys: Names, lengths: Widths, groups: Names
 ) -> list[Tensor]:
     """One tensor [B, …] per group, of the columns of its keys.
 

@@ -1,11 +1,10 @@
 """How do table-major batches become one table-major batch? By the reorder_batched operators."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from neocpu.peers.fbgemm.context import Tensors
 from neocpu.peers.fbgemm.operators.moves import ints, rows, runs, segments
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
 from neocpu.tables.embedding import layouts
@@ -121,7 +120,7 @@ def reorder_batched_ad_indices(
 )
 def cat_reorder_batched_ad_indices(
     cat_ad_offsets: Tensor,
-    cat_ad_indices: Sequence[Tensor],
+    cat_ad_indices: Tensors,
     reordered_cat_ad_offsets: Tensor,
     batch_offsets: Tensor,
     num_ads_in_batch: int,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from neocpu.core.types import Ints
+from neocpu.peers.fbgemm.context import Tensors
 from neocpu.peers.fbgemm.operators.exact_sums import copied, scattered
 from neocpu.peers.fbgemm.operators.moves import ints, runs
 from neocpu.peers.fbgemm.operators.registry import Refused, operator
@@ -31,9 +32,7 @@ def _selected_rows(rows: Ints, columns: Ints, counts: Ints, indices: Ints, order
 
 
 @operator("(Tensor[] input_group, Tensor[] indices_group) -> Tensor[]")
-def group_index_select_dim0(
-    input_group: Sequence[Tensor], indices_group: Sequence[Tensor]
-) -> list[Tensor]:
+def group_index_select_dim0(input_group: Tensors, indices_group: Tensors) -> list[Tensor]:
     """Rows of each input [R, …] by its own indices."""
     outputs = []
     for values, indices in zip(input_group, indices_group, strict=True):

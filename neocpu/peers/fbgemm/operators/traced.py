@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from neocpu.peers.fbgemm.context import Context, Gradients, Inputs
+from neocpu.peers.fbgemm.context import Context, Gradients, Inputs, Tensors
 from neocpu.peers.fbgemm.operators.gradients import Formula
 
 ops = torch.ops.fbgemm
@@ -80,9 +80,7 @@ def formulas() -> dict[str, Formula]:
 # ---- compositions ----
 
 
-def _regrouped(
-    pooled: Sequence[Tensor], keys: Names, lengths: Widths, groups: Names
-) -> list[Tensor]:
+def _regrouped(pooled: Tensors, keys: Names, lengths: Widths, groups: Names) -> list[Tensor]:
     columns: dict[str, Tensor] = {}
     for tensor, names, widths in zip(pooled, keys, lengths):
         for name, part in zip(names, torch.split(tensor, list(widths), dim=1)):
@@ -91,22 +89,22 @@ def _regrouped(
     return [torch.cat([columns[name] for name in names], dim=1) for names in groups]
 
 
-def _dense_rows(x: Tensor, offsets: Sequence[Tensor], y: Tensor) -> Tensor:
+def _dense_rows(x: Tensor, offsets: Tensors, y: Tensor) -> Tensor:
     """The dense row at the place of each jagged row; 0 where there is none."""
     rows: Tensor = ops.dense_to_jagged_forward(y, offsets, x.shape[0])
     return rows
 
 
-def _two_added(x: Tensor, offsets: Sequence[Tensor], y_0: Tensor, y_1: Tensor) -> Tensor:
+def _two_added(x: Tensor, offsets: Tensors, y_0: Tensor, y_1: Tensor) -> Tensor:
     return x + _dense_rows(x, offsets, y_0) + _dense_rows(x, offsets, y_1)
 
 
-def _multiplied(x: Tensor, offsets: Sequence[Tensor], y: Tensor) -> Tensor:
+def _multiplied(x: Tensor, offsets: Tensors, y: Tensor) -> Tensor:
     return x * _dense_rows(x, offsets, y)
 
 
 def _multiplied_backward(
-    grad: Tensor, offsets: Sequence[Tensor], y: Tensor, x: Tensor
+    grad: Tensor, offsets: Tensors, y: Tensor, x: Tensor
 ) -> tuple[Tensor, Tensor]:
     longest = list(y.shape[1:-1])
     dense_gradient = ops.jagged_to_padded_dense_forward(grad * x, offsets, longest, 0.0)
