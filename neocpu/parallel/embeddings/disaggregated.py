@@ -12,7 +12,7 @@ the way are exact or in the order of the batch tree, so that no bit depends on i
 (`docs/arithmetic.md` §2, §3).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -29,7 +29,7 @@ from neocpu.parallel.exchange.input_dist import Input, find_refusal, wide_rows
 from neocpu.parallel.exchange.peers import PeerLookups, Peers, PeerVectors
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.transport.started import Request, Started
+from neocpu.parallel.transport.started import Started, Steps
 from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.embedding.lookups import RowTerms
 from neocpu.tables.specs.specs import bags
@@ -107,11 +107,7 @@ class DisaggregatedEmbedding(Embedding[Input]):
     """
 
     def __init__(
-        self,
-        env: ShardingEnv,
-        peers: Peers,
-        columns: Sequence[Ints],
-        module: NodeModule | None,
+        self, env: ShardingEnv, peers: Peers, columns: Sequence[Ints], module: NodeModule | None
     ) -> None:
         nodes = node_of_tables(env.plan)
         keys = keys_of_nodes(env.plan, nodes)
@@ -145,7 +141,7 @@ class DisaggregatedEmbedding(Embedding[Input]):
         kjt = wide_rows(expand(kjt) if isinstance(kjt, InverseKJT) else kjt)
         return Started(self._input(kjt, batch))
 
-    def _input(self, kjt: KJT, batch: int) -> Generator[Request, None, Input]:
+    def _input(self, kjt: KJT, batch: int) -> Steps[Input]:
         peers = self._peers
         lo, hi = rank_samples(peers.comm.rank, peers.comm.size, batch, peers.leaves)
         error = find_refusal(kjt, self.env.plan.tables, self.bags, hi - lo, lo)

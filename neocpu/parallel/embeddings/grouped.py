@@ -11,7 +11,6 @@ weights and states now and then; here all copies have the bits of an unsharded t
 step (`docs/arithmetic.md` §3).
 """
 
-from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -26,7 +25,7 @@ from neocpu.parallel.exchange.input_dist import Input, find_refusal, wide_rows
 from neocpu.parallel.exchange.output_dist import ShardGradients
 from neocpu.parallel.exchange.peers import Peers
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
-from neocpu.parallel.transport.started import Request, Started
+from neocpu.parallel.transport.started import Started, Steps
 from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.embedding.lookups import Words
 
@@ -69,7 +68,7 @@ class GroupedEmbedding(ShardedEmbedding):
         kjt = wide_rows(expand(kjt) if isinstance(kjt, InverseKJT) else kjt)
         return Started(self._input_of_group(kjt, batch), self.all_keys.input.comm.stream)
 
-    def _input_of_group(self, kjt: KJT, batch: int) -> Generator[Request, None, Input]:
+    def _input_of_group(self, kjt: KJT, batch: int) -> Steps[Input]:
         comm = self.env.comm
         lo, hi = self.env.sample_cuts(batch)[comm.rank : comm.rank + 2].tolist()
         error = find_refusal(kjt, self.env.plan.tables, self.exchange.bags, hi - lo, lo)
@@ -91,9 +90,7 @@ class GroupedEmbedding(ShardedEmbedding):
     def update_shards(self, batch_input: Input, gradients: ShardGradients, step: int) -> None:
         Started(self._update(batch_input, gradients, step), self._inside.stream).wait()
 
-    def _update(
-        self, batch_input: Input, gradients: ShardGradients, step: int
-    ) -> Generator[Request, None, None]:
+    def _update(self, batch_input: Input, gradients: ShardGradients, step: int) -> Steps[None]:
         """Sum the gradients of this rank's shards over all groups, and update their rows."""
         words: dict[int, tuple[Ints, Words]] = {}
         for layout, lookups, gradient in chain(

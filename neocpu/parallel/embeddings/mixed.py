@@ -8,7 +8,7 @@ side over the rows of one rank.
 What is pooled goes through `sharded.py`, the rest through `unpooled.py`.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from neocpu.parallel.exchange.input_dist import Input, find_refusal, wide_rows
 from neocpu.parallel.exchange.repeated_bags import together
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan
-from neocpu.parallel.transport.started import Finished, Request, Started, Waitable
+from neocpu.parallel.transport.started import Finished, Started, Steps, Waitable
 from neocpu.tables.embedding.distinct_bags import expand
 from neocpu.tables.embedding.lookups import KeyLookups, RowTerms
 from neocpu.tables.specs.specs import bags
@@ -103,9 +103,7 @@ class MixedEmbedding(Embedding[MixedInput]):
         cuts = np.array(leaf_cuts(batch, self.env.leaves)[lo : hi + 1], np.int64)
         return cuts - cuts[0]
 
-    def _steps(
-        self, kjt: KJT | None, batch: int, agree: Callable[[], None]
-    ) -> Generator[Request, None, MixedInput]:
+    def _steps(self, kjt: KJT | None, batch: int, agree: Callable[[], None]) -> Steps[MixedInput]:
         leaves = self._leaves(batch)
         keys = (
             None if kjt is None else tuple(self._key_lookups(kjt, k, leaves) for k in self.unpooled)
@@ -115,7 +113,7 @@ class MixedEmbedding(Embedding[MixedInput]):
         assert kjt is not None and keys is not None and rows is not None
         shape = self._pooled.exchange.shape(batch)
         pooled = self._pooled.all_keys.input.steps(self._pooled_bags(kjt), shape)
-        exchanges: list[Generator[Request, None, Input | RowsInput]] = [
+        exchanges: list[Steps[Input | RowsInput]] = [
             pooled,
             self._rows.input(rows, cuts),
         ]

@@ -11,7 +11,7 @@ summed once, exactly.
 The paper's data parallelism (Neo), sparse: bytes grow with the rows touched, not with the table.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from neocpu.kernels.numbers.rounding import sum_words
 from neocpu.parallel.sharding.schemes import owner_cuts
 from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Request
+from neocpu.parallel.transport.started import Steps
 
 
 class RowWords(NamedTuple):
@@ -49,9 +49,7 @@ class Replicas:
         self.widths = np.array(widths, np.int64)
         self._cuts = [owner_cuts(rows, comm.size) for rows in heights]
 
-    def reduce(
-        self, merged: Sequence[tuple[Ints, Doubles]]
-    ) -> Generator[Request, None, list[RowGradients]]:
+    def reduce(self, merged: Sequence[tuple[Ints, Doubles]]) -> Steps[list[RowGradients]]:
         """Merged gradients of every touched row of each table, the same on every rank.
 
         merged : `RowWords` of this rank, or their fields.
@@ -59,7 +57,7 @@ class Replicas:
         owned = yield from self._to_owners([RowWords(*table) for table in merged])
         return (yield from self._to_all([self._sum(rows, words) for rows, words in owned]))
 
-    def _to_owners(self, tables: Sequence[RowWords]) -> Generator[Request, None, list[RowWords]]:
+    def _to_owners(self, tables: Sequence[RowWords]) -> Steps[list[RowWords]]:
         ranks = self.comm.size
         # [T, W+1]
         bounds = np.stack([np.searchsorted(t.rows, cuts) for t, cuts in zip(tables, self._cuts)])
@@ -97,9 +95,7 @@ class Replicas:
         sum_words(words, order, np.append(starts, rows.size), gradient)
         return RowGradients(ordered[starts], gradient)
 
-    def _to_all(
-        self, owned: Sequence[RowGradients]
-    ) -> Generator[Request, None, list[RowGradients]]:
+    def _to_all(self, owned: Sequence[RowGradients]) -> Steps[list[RowGradients]]:
         ranks = self.comm.size
         my_rows = np.array([g.rows.size for g in owned], np.int64)
         received = yield from self._counts(np.tile(my_rows, (ranks, 1)), "gathered counts")
@@ -117,7 +113,7 @@ class Replicas:
         yield rows_request
         return [RowGradients(*pair) for pair in self._regroup(received, rows_in, flat_in)]
 
-    def _counts(self, counts: Ints, what: str) -> Generator[Request, None, Ints]:
+    def _counts(self, counts: Ints, what: str) -> Steps[Ints]:
         """counts[d] goes to rank d: i64[W, T] -> i64[W, T]."""
         received = np.empty_like(counts)
         sizes = np.full(self.comm.size, counts.shape[1], np.int64)

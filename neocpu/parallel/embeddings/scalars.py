@@ -10,7 +10,7 @@ smaller last node.)
 """
 
 import itertools
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from neocpu.core.types import Floats
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Request
+from neocpu.parallel.transport.started import Steps
 
 Terms = Mapping[Node, Floats]
 Rows = NDArray[np.int64]
@@ -99,7 +99,7 @@ class ScalarPeers:
 
     def exchange(
         self, rows: Mapping[int, Rows], terms: Mapping[int, Terms], scalars: int
-    ) -> Generator[Request, None, dict[int, Floats]]:
+    ) -> Steps[dict[int, Floats]]:
         """Row scalars f32[U, scalars] of each waiting shard.
 
         rows : its merged rows i64[U], local, ascending. terms : nodes {(lo, size): f32[U, scalars]}

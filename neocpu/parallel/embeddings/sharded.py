@@ -12,7 +12,7 @@ Plan, ranks, route and threads decide where the work is done and what travels; n
 seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,7 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wire_formats import refuse_cut_blocks
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Finished, Request, Started
+from neocpu.parallel.transport.started import Finished, Started, Steps
 from neocpu.tables.embedding.lookups import EntryLayout, Lookups, Merged, Words
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.specs import TableSpecs
@@ -260,7 +260,7 @@ class ShardedEmbedding(Embedding[Input]):
             if lookups is not None:
                 yield self.all_keys.layouts.of(whole, with_scalars), lookups, gradient
 
-    def _rounds(self, merged: Mapping[int, Merged], step: int) -> Generator[Request, None, None]:
+    def _rounds(self, merged: Mapping[int, Merged], step: int) -> Steps[None]:
         """Column shards: for each phase of the rule share the column trees of its row scalars, and
         apply it. merged : gradients, by shard.
         """

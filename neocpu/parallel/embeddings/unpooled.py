@@ -14,7 +14,7 @@ A row arrives as the exact sum of one term: as it is, with -0 as +0. The gradien
 summed exactly over the terms of all ranks (`docs/arithmetic.md` §3).
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, NamedTuple
 
@@ -30,7 +30,7 @@ from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.buffers import Buffers, Scalar
-from neocpu.parallel.transport.started import Finished, Pause, Request, Started
+from neocpu.parallel.transport.started import Finished, Pause, Started, Steps
 from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.specs.specs import bags
 
@@ -133,14 +133,12 @@ class UnpooledEmbedding:
                 )
         return None
 
-    def _steps(
-        self, rows: Rows | None, agree: Callable[[], None]
-    ) -> Generator[Request, None, RowsInput]:
+    def _steps(self, rows: Rows | None, agree: Callable[[], None]) -> Steps[RowsInput]:
         cuts = yield from self.cuts(rows, agree)
         assert rows is not None
         return (yield from self.input(rows, cuts))
 
-    def cuts(self, rows: Rows | None, agree: Callable[[], None]) -> Generator[Request, None, Ints]:
+    def cuts(self, rows: Rows | None, agree: Callable[[], None]) -> Steps[Ints]:
         """The first sample of each rank and the end, i64[W+1], step by step (`Started`).
 
         rows : checked; None refuses them. agree : raises the error of refused lookups on every
@@ -169,7 +167,7 @@ class UnpooledEmbedding:
             agree()
         return np.append(0, np.cumsum(arrived)).astype(np.int64)
 
-    def input(self, rows: Rows, cuts: Ints) -> Generator[Request, None, RowsInput]:
+    def input(self, rows: Rows, cuts: Ints) -> Steps[RowsInput]:
         """The input distribution of checked rows, step by step; cuts : of `cuts`."""
         keys = self.sharded.all_keys
         columns = self.sharded.columns

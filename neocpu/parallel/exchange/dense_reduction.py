@@ -28,7 +28,7 @@ the direct reduction's bytes travel between nodes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ from neocpu.core.types import Bytes, Elements, Floats, Ints
 from neocpu.parallel.exchange.wires import BlockJob, Wire, job_array, reversed_jobs
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Request, Started
+from neocpu.parallel.transport.started import Started, Steps
 
 if TYPE_CHECKING:
     from neocpu.parallel.exchange.two_level import TwoLevelComm
@@ -86,7 +86,7 @@ class LeafReduction(ABC):
         return self.start(nodes).wait()
 
     @abstractmethod
-    def _sum(self, nodes: Mapping[Node, Elements]) -> Generator[Request, None, Elements]: ...
+    def _sum(self, nodes: Mapping[Node, Elements]) -> Steps[Elements]: ...
 
 
 class DenseReduction(LeafReduction):
@@ -133,7 +133,7 @@ class DenseReduction(LeafReduction):
         if not self._alone or wire:
             self._total = np.empty(parameters, dtype)
 
-    def _sum(self, nodes: Mapping[Node, Elements]) -> Generator[Request, None, Elements]:
+    def _sum(self, nodes: Mapping[Node, Elements]) -> Steps[Elements]:
         wire = self.wire
         root = (0, self.leaves)
         if self._alone:
@@ -265,7 +265,7 @@ class TwoLevelReduction(LeafReduction):
         self._gathers = comm.inside.queue("finished shares")
         self._total = np.empty(parameters, np.float32)
 
-    def _sum(self, nodes: Mapping[Node, Elements]) -> Generator[Request, None, Elements]:
+    def _sum(self, nodes: Mapping[Node, Elements]) -> Steps[Elements]:
         comm = self.comm
         expected = self.nodes[comm.rank]
         leaves_of = [self.nodes[peer] for peer in comm.places.peers]
@@ -293,7 +293,7 @@ class TwoLevelReduction(LeafReduction):
         yield self._gathers.start_allgatherv(finished, self._total, shares, what="dense gather")
         return self._total
 
-    def _sum_between(self, share: Sequence[Floats]) -> Generator[Request, None, Floats]:
+    def _sum_between(self, share: Sequence[Floats]) -> Steps[Floats]:
         """The root of my slice, from the nodes' sums of my share."""
         lo, hi = self._slices[self.comm.places.host]
         pieces = [[numbers[lo:hi] for numbers in share] for lo, hi in self._slices]

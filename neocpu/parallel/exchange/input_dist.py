@@ -10,7 +10,7 @@ sender refuses its samples: every rank hears from every rank in that exchange an
 does anybody pay for agreeing on an error.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ from neocpu.parallel.exchange.shapes import Shape, lookups_between
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import ByClass, RankEntries
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.started import Pause, Request, Started
+from neocpu.parallel.transport.started import Pause, Started, Steps
 from neocpu.tables.embedding.lookups import Lookups
 from neocpu.tables.specs.specs import BatchKey, TableSpecs, bags
 
@@ -156,7 +156,7 @@ class InputDist:
         shape: Shape,
         agree: Callable[[], None] | None = None,
         notes: "Sequence[Heads]" = (),
-    ) -> Generator[Request, None, Input]:
+    ) -> Steps[Input]:
         """The distribution, step by step (`Started`).
 
         kjt : checked, with rows in i64; None refuses the batch. agree : raises the error of a
@@ -217,7 +217,7 @@ class InputDist:
         offsets: Ints,
         notes: "list[Heads]",
         buffers: Buffers,
-    ) -> Generator[Request, None, tuple[Ints, Floats]]:
+    ) -> Steps[tuple[Ints, Floats]]:
         """Rows and weights of my entries' bags, which stand at `offsets`.
 
         notes : of the heads of the messages of lengths.

@@ -7,7 +7,7 @@ gradients      columns of dE[b] --alltoallv--> f32[B, C] of my entries
 Finished rows and gradients may travel encoded (`wires.py`): packing encodes and unpacking decodes.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +20,7 @@ from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.exchange.wires import WholeJobs, Wire, reversed_jobs
 from neocpu.parallel.sharding.entries import RankEntries
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.started import Request, Started
+from neocpu.parallel.transport.started import Started, Steps
 from neocpu.tables.embedding.lookups import ExtraWords
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class OutputDist:
         """Send pooled rows home; they belong to the exchange until `Output.finish`."""
         return Output(self, shape, Started(self._output(shape, pooled), self.comm.stream))
 
-    def _output(self, shape: Shape, pooled: PooledRows) -> Generator[Request, None, Arrival]:
+    def _output(self, shape: Shape, pooled: PooledRows) -> Steps[Arrival]:
         sends, recvs = shape.whole_counts
         table = shape.whole_table
         # the samples of a rank are a run of rows: nothing has to be packed
@@ -125,9 +125,7 @@ class OutputDist:
         """Send the columns of dE f32[b, columns of E] to the shards of my entries' tables."""
         return Started(self._gradients(shape, gradient), self.comm.stream)
 
-    def _gradients(
-        self, shape: Shape, gradient: Floats
-    ) -> Generator[Request, None, ShardGradients]:
+    def _gradients(self, shape: Shape, gradient: Floats) -> Steps[ShardGradients]:
         entries = self.my_entries.whole
         whole = self._buffers.matrix("gradients in", shape.batch, entries.columns, np.float32)
         wire = self.wires.backward

@@ -12,7 +12,7 @@ So each rank sends to H - 1 ranks of other nodes, where a flat exchange sends to
 the node then, is how TorchRec's embedding towers do it).
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +24,7 @@ from neocpu.core.trees import Node, aligned_nodes, rank_leaves, rank_samples
 from neocpu.core.types import Floats, Ints
 from neocpu.parallel.transport.buffers import Scalar
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Request
+from neocpu.parallel.transport.started import Steps
 
 
 class Peers:
@@ -93,7 +93,7 @@ class PeerLookups:
         self._weighted = weighted
         self._counts = np.array([len(positions) for positions in keys], np.int64)
 
-    def gather(self, kjt: KJT | None, batch: int) -> Generator[Request, None, KJT | None]:
+    def gather(self, kjt: KJT | None, batch: int) -> Steps[KJT | None]:
         """This node's bags of the samples of all peers; None if one of them refuses the batch.
 
         kjt : this rank's samples, all keys; None refuses the batch.
@@ -148,7 +148,7 @@ class PeerLookups:
         blocks: Sequence[NDArray[np.int32]],
         counts_in: Ints,
         what: str,
-    ) -> Generator[Request, None, NDArray[Scalar]]:
+    ) -> Steps[NDArray[Scalar]]:
         """Send each node its runs; what peers sent, key by key and for each key peer by peer."""
         # a node of tables without keys has nothing to join, but a dtype
         empty = values[:0]

@@ -15,7 +15,7 @@ distinct bags are repeated for every sample that has them (`RepeatedBags.expande
 gradient is the exact sum of the same terms, one for each lookup of the batch, as without groups.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -33,7 +33,7 @@ from neocpu.parallel.exchange.shapes import Shape
 from neocpu.parallel.exchange.sharding_env import ShardingEnv
 from neocpu.parallel.sharding.entries import RankEntries, key_columns
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.started import Pause, Request, Started
+from neocpu.parallel.transport.started import Pause, Request, Started, Steps
 from neocpu.tables.embedding.distinct_bags import deduplicate
 from neocpu.tables.embedding.lookups import Lookups
 from neocpu.tables.specs.specs import bags
@@ -147,7 +147,7 @@ class RepeatedBags:
                 )
         return error
 
-    def _here(self, batch: InverseKJT, shape: Shape) -> Generator[Request, None, Input]:
+    def _here(self, batch: InverseKJT, shape: Shape) -> Steps[Input]:
         """Lookups that are used where they are."""
         kjts = [batch.plain, *(group.kjt for group in batch.groups)]
         inputs = yield from together(
@@ -163,7 +163,7 @@ class RepeatedBags:
 
     def _steps(
         self, batch: KJT | InverseKJT, shape: Shape, error: IndexRangeError | None
-    ) -> Generator[Request, None, Input]:
+    ) -> Steps[Input]:
         ranks = self.comm.size
         each = len(self.groups)
         # the first message of a batch, so a refusal travels in it
@@ -286,7 +286,7 @@ class RepeatedBags:
         return Lookups(offsets, rows, weights, samples)
 
 
-def together(steps: Sequence[Generator[Request, None, T]]) -> Generator[Request, None, list[T]]:
+def together(steps: Sequence[Steps[T]]) -> Steps[list[T]]:
     """Several exchanges at once, each a step at a time in their order; their results."""
     results: dict[int, T] = {}
     waiting: dict[int, Request] = {}

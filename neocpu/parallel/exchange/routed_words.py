@@ -2,7 +2,7 @@
 route, in groups of columns that the same row shards share; words of a bag are rounded at its home.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from neocpu.parallel.exchange.shipment import (
 )
 from neocpu.parallel.sharding.entries import RankEntries, RoutedEntries
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.started import Request
+from neocpu.parallel.transport.started import Steps
 from neocpu.tables.embedding.lookups import ExtraWords
 
 
@@ -54,9 +54,7 @@ class RoutedWords:
         self._held = tuple(tuple(g for entry in rank for g in entry) for rank in groups)
         self._widths = tuple(self.width.tolist())
 
-    def ship(
-        self, shape: Shape, words: Words, spill: Spill
-    ) -> Generator[Request, None, ArrivedWords]:
+    def ship(self, shape: Shape, words: Words, spill: Spill) -> Steps[ArrivedWords]:
         """Send first words f64[B, C'] of my entries, and the further ones, to their homes."""
         job = Shipment(self._layout(shape), words, spill, self._buffers)
         blocks = yield from self._route.words(job)
@@ -88,7 +86,7 @@ class RoutedWords:
         word_parts = WordParts(words, *shape.sources, self.width, self.home)
         combine_words(word_parts, arrived.further, out)
 
-    def gradients(self, shape: Shape, gradient: Floats) -> Generator[Request, None, Floats]:
+    def gradients(self, shape: Shape, gradient: Floats) -> Steps[Floats]:
         """Gradients f32[B, C'] of my entries, which routes move and do not change."""
         layout = self._layout(shape)
         if self._wire is None:

@@ -18,7 +18,7 @@ the requests that they want to be waited for, so an exchange can be under way wh
 a route by writing one class under `@route`.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ import numpy as np
 from neocpu.core.types import Elements, Floats, Ints
 from neocpu.parallel.exchange.shipment import GroupLayout, Groups, Shipment, Words
 from neocpu.parallel.transport.buffers import Buffers
-from neocpu.parallel.transport.started import Request
+from neocpu.parallel.transport.started import Steps
 
 Block = Elements  # of gradients: f32, or codes u8
 
@@ -42,13 +42,11 @@ class Route(Protocol):
     """Wires of an exchange."""
 
     @staticmethod
-    def words(job: Shipment) -> Generator[Request, None, WordBlocks]:
+    def words(job: Shipment) -> Steps[WordBlocks]:
         """Bring every rank's words to the homes of their samples."""
 
     @staticmethod
-    def gradients(
-        layout: GroupLayout, gradient: Floats, buffers: Buffers
-    ) -> Generator[Request, None, Block]:
+    def gradients(layout: GroupLayout, gradient: Floats, buffers: Buffers) -> Steps[Block]:
         """dE f32[b, columns of E] -> [B, columns of held[rank]], the samples of all ranks: numbers,
         or codes where the map has a wire.
         """
@@ -76,7 +74,7 @@ class direct:
     """Every rank to every rank."""
 
     @staticmethod
-    def words(job: Shipment) -> Generator[Request, None, WordBlocks]:
+    def words(job: Shipment) -> Steps[WordBlocks]:
         """Rows of the block for d go to d."""
         layout = job.layout
         me = job.layout.comm.rank
@@ -90,9 +88,7 @@ class direct:
         return WordBlocks(home, list(layout.held))
 
     @staticmethod
-    def gradients(
-        layout: GroupLayout, gradient: Floats, buffers: Buffers
-    ) -> Generator[Request, None, Block]:
+    def gradients(layout: GroupLayout, gradient: Floats, buffers: Buffers) -> Steps[Block]:
         """Rank q gets the columns that it holds."""
         me = layout.comm.rank
         sends = np.array(
@@ -115,7 +111,7 @@ class reduce_scatter:
     """A ring, between neighbours only."""
 
     @staticmethod
-    def words(job: Shipment) -> Generator[Request, None, WordBlocks]:
+    def words(job: Shipment) -> Steps[WordBlocks]:
         """Rank d's words start at d+1 and collect those of every rank on their way round to d."""
         layout = job.layout
         me = job.layout.comm.rank
@@ -134,9 +130,7 @@ class reduce_scatter:
         return WordBlocks(collected.reshape(-1), [_carried(layout, me, ranks)])
 
     @staticmethod
-    def gradients(
-        layout: GroupLayout, gradient: Floats, buffers: Buffers
-    ) -> Generator[Request, None, Block]:
+    def gradients(layout: GroupLayout, gradient: Floats, buffers: Buffers) -> Steps[Block]:
         """The ring backwards: each rank keeps its columns and passes on what the ranks before it
         hold.
         """
@@ -194,7 +188,7 @@ class two_level:
     """Inside each node first, then between ranks of equal place."""
 
     @staticmethod
-    def words(job: Shipment) -> Generator[Request, None, WordBlocks]:
+    def words(job: Shipment) -> Steps[WordBlocks]:
         """Collect and add the node's words for the ranks with my place; send each its sum."""
         layout = job.layout
         me = job.layout.comm.rank
@@ -240,9 +234,7 @@ class two_level:
         return WordBlocks(home, arriving)
 
     @staticmethod
-    def gradients(
-        layout: GroupLayout, gradient: Floats, buffers: Buffers
-    ) -> Generator[Request, None, Block]:
+    def gradients(layout: GroupLayout, gradient: Floats, buffers: Buffers) -> Steps[Block]:
         """One message to each node; the rank that gets it deals the columns out inside the node."""
         me = layout.comm.rank
         peers = layout.node(me)

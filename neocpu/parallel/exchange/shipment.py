@@ -7,7 +7,7 @@ to another without losing a bit, and how the lost bits get home is the same for 
 stands here.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from neocpu.kernels.numbers.rounding import FurtherWords
 from neocpu.parallel.exchange.wires import BlockJob, Wire, job_array, merged_jobs, reversed_jobs
 from neocpu.parallel.transport.buffers import Buffers
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Request
+from neocpu.parallel.transport.started import Steps
 
 Words = NDArray[np.float64]
 Groups = tuple[int, ...]
@@ -192,7 +192,7 @@ def _jobs(
     return job_array(jobs)
 
 
-def ship_further(job: Shipment) -> Generator[Request, None, FurtherWords]:
+def ship_further(job: Shipment) -> Steps[FurtherWords]:
     """Send spilled words to their bags' homes. Nearly always there are none, and one small exchange
     says so.
     """

@@ -11,7 +11,6 @@ A rank that relays has to know how many bytes the ranks of its node send to whom
 small exchange inside the node, unless the caller knows the counts of all ranks (`table`).
 """
 
-from collections.abc import Generator
 from functools import cached_property
 
 import numpy as np
@@ -27,9 +26,7 @@ from neocpu.parallel.transport.buffers import (
 )
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.mail import Mail
-from neocpu.parallel.transport.started import Request
-
-Steps = Generator[Request, None, None]
+from neocpu.parallel.transport.started import Request, Steps
 
 
 class Places:
@@ -95,7 +92,7 @@ class Relay:
     started, whatever the order in which they are awaited, so that all ranks agree on it.
     """
 
-    def __init__(self, comm: "TwoLevelComm", steps: Steps, stages: int) -> None:
+    def __init__(self, comm: "TwoLevelComm", steps: Steps[None], stages: int) -> None:
         self._comm = comm
         self._steps = steps
         self._ahead = stages - 1  # stages that have not begun
@@ -197,7 +194,7 @@ class TwoLevelComm(Comm):
         )
         return self.relay(steps, 3 if table is None else 2)
 
-    def relay(self, steps: Steps, stages: int) -> Relay:
+    def relay(self, steps: Steps[None], stages: int) -> Relay:
         """Begin an exchange of so many stages: a generator that yields each stage's request."""
         relay = Relay(self, steps, stages)
         self._relays.append(relay)
@@ -224,7 +221,7 @@ class TwoLevelComm(Comm):
 
     def _relay(
         self, send: Bytes, sends: Ints, recv: Bytes, recvs: Ints, what: str, table: Ints | None
-    ) -> Steps:
+    ) -> Steps[None]:
         """The stages of an exchange of bytes."""
         places = self.places
         if table is None:
@@ -259,7 +256,7 @@ class TwoLevelComm(Comm):
             _scatter_runs(arrived, np.concatenate(sources), recvs, recv)
         self._idle.append(buffers)
 
-    def _share_counts(self, counts: Ints) -> Generator[Request, None, Ints]:
+    def _share_counts(self, counts: Ints) -> Steps[Ints]:
         """Bytes that each peer sends to each rank that this one serves: i64[peers, served]."""
         places = self.places
         clients = places.clients.size
@@ -280,7 +277,7 @@ class TwoLevelComm(Comm):
         sizes = check_gather(self.rank, send, recv, counts) * send.itemsize
         return self.relay(self._gather_steps(as_bytes(send), as_bytes(recv), sizes, what), 2)
 
-    def _gather_steps(self, send: Bytes, recv: Bytes, sizes: Ints, what: str) -> Steps:
+    def _gather_steps(self, send: Bytes, recv: Bytes, sizes: Ints, what: str) -> Steps[None]:
         """The stages of a gather of bytes; sizes : of every rank's."""
         places = self.places
         copies = np.zeros(self.size, np.int64)

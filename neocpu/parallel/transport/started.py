@@ -11,7 +11,7 @@ has a `Stream`: an exchange on it begins when the one before is over.
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -34,6 +34,10 @@ class Request(Protocol):
 
     def test(self) -> bool:
         """Is it over? Does not wait; once it is, `wait` returns at once."""
+
+
+# An exchange, which yields what it wants to be waited for, and its result.
+Steps: TypeAlias = Generator[Request, None, T]
 
 
 class Done:
@@ -83,9 +87,7 @@ class Started(Generic[Result_co]):
     stream : of the queue that it runs on; None: it begins at once, and nobody polls it.
     """
 
-    def __init__(
-        self, steps: Generator[Request, None, Result_co], stream: "Stream | None" = None
-    ) -> None:
+    def __init__(self, steps: Steps[Result_co], stream: "Stream | None" = None) -> None:
         self._steps = steps
         self._request: Request | None = None
         self._result: Result_co

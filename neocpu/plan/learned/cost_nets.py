@@ -12,6 +12,7 @@ the training set; seconds come out.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.random import Generator
 
 from neocpu.core.types import Ints
 from neocpu.plan.cost.work import Floats
@@ -31,7 +32,7 @@ class ComputeNet:
     scaling : of features. unit : seconds that an output of 1 is.
     """
 
-    def __init__(self, rng: np.random.Generator, scaling: Scaling, unit: float) -> None:
+    def __init__(self, rng: Generator, scaling: Scaling, unit: float) -> None:
         self.table = Layers(TABLE_WIDTHS, rng, final_relu=True)
         self.head = Layers(HEAD_WIDTHS, rng)
         self.scaling = scaling
@@ -90,7 +91,7 @@ class CommNet:
     bytes over bandwidth have no other scale.
     """
 
-    def __init__(self, ranks: int, offsets: bool, rng: np.random.Generator, unit: float) -> None:
+    def __init__(self, ranks: int, offsets: bool, rng: Generator, unit: float) -> None:
         self.ranks = ranks
         self.offsets = offsets
         inputs = 2 * ranks if offsets else ranks

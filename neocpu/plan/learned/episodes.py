@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 from neocpu.core.types import Ints
 from neocpu.plan.cost.work import Floats
@@ -74,9 +75,7 @@ class Game:
         scaled = costs.networks.compute.scaling(costs.features)[self.order]
         self.tables = np.concatenate([scaled, large[:, None]], axis=1)
 
-    def play(
-        self, policy: PlacementPolicy, episodes: int, rng: np.random.Generator | None
-    ) -> Played:
+    def play(self, policy: PlacementPolicy, episodes: int, rng: Generator | None) -> Played:
         """Play; without a generator each step takes the best-scored rank."""
         costs = self.costs
         ranks = costs.layout.ranks
@@ -180,9 +179,7 @@ def surrogate(
     return float(loss) / episodes, policy.gradients(trace, played.ranks, game.share, slope)
 
 
-def teach(
-    draw: Callable[[np.random.Generator], Game], lesson: Lesson
-) -> tuple[PlacementPolicy, list[float]]:
+def teach(draw: Callable[[Generator], Game], lesson: Lesson) -> tuple[PlacementPolicy, list[float]]:
     """(a trained policy, mean rewards by update); `draw` makes a random task."""
     rng = np.random.default_rng(7)
     policy = PlacementPolicy(rng)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator
 
 from neocpu.core.types import Tell
 from neocpu.plan.cost.links import Layout
@@ -151,9 +152,7 @@ def learn(
     return replace(networks, policy=policy, facts=facts)
 
 
-def _against_random(
-    policy: PlacementPolicy, draw: Callable[[np.random.Generator], Game]
-) -> dict[str, float]:
+def _against_random(policy: PlacementPolicy, draw: Callable[[Generator], Game]) -> dict[str, float]:
     """Mean cost of the policy's placements by that of random ones, on tasks it has not seen."""
     rng = np.random.default_rng(EXAM_SEED)
     ratios = []
@@ -168,12 +167,10 @@ def _against_random(
     return {"tasks": len(finite), "cost_by_random": float(np.mean(finite))}
 
 
-def _tasks(
-    machine: Machine, networks: Networks, ranges: Ranges
-) -> Callable[[np.random.Generator], Game]:
+def _tasks(machine: Machine, networks: Networks, ranges: Ranges) -> Callable[[Generator], Game]:
     """A function that draws a task: tables, ranks, and a capacity that leaves half of it free."""
 
-    def draw(rng: np.random.Generator) -> Game:
+    def draw(rng: Generator) -> Game:
         count = int(rng.integers(TASK_TABLES[0], TASK_TABLES[1] + 1))
         ranks = int(rng.choice(TASK_RANKS))
         pool = draw_pool(count, networks.batch, rng, ranges)

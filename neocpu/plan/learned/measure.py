@@ -14,6 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 from neocpu.core.types import Bytes, Tell
 from neocpu.parallel.sharding.schemes import Shard
@@ -84,7 +85,7 @@ def measure_sets(comm: Comm, sampling: Sampling) -> dict[str, object]:
 
 
 def _set_seconds(
-    comm: Comm, sampling: Sampling, count: int, rng: np.random.Generator, flushed: Bytes
+    comm: Comm, sampling: Sampling, count: int, rng: Generator, flushed: Bytes
 ) -> tuple[Floats, float]:
     """(features of a random set, seconds of its lookups and update on the slowest rank)."""
     batch = sampling.batch

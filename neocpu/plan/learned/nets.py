@@ -8,6 +8,7 @@ Everything is a matrix product and an element-wise maximum, so a few lines are e
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
@@ -21,9 +22,7 @@ class Layers:
     rng : draws the weights, uniform in +-1/sqrt(inputs) as PyTorch does, biases included.
     """
 
-    def __init__(
-        self, widths: Sequence[int], rng: np.random.Generator, final_relu: bool = False
-    ) -> None:
+    def __init__(self, widths: Sequence[int], rng: Generator, final_relu: bool = False) -> None:
         self.widths = tuple(widths)
         self.final_relu = final_relu
         self.parameters: list[Array] = []

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
 from neocpu.core.types import Ints
 from neocpu.plan.cost.work import Floats
@@ -42,7 +43,7 @@ class Trace(NamedTuple):
 class PlacementPolicy:
     """Scores of ranks; see the file's text."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: Generator) -> None:
         self.table = Layers(TABLE_WIDTHS, rng, final_relu=True)
         self.cost = Layers((COSTS, LATENT), rng, final_relu=True)
         self.score = Layers(SCORE_WIDTHS, rng)

@@ -7,6 +7,7 @@ rates: then the networks learn what `StepSeconds` says of it, and no more.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.schemes import SCHEMES
@@ -42,7 +43,7 @@ class Pool:
     work: Workload
 
 
-def draw_pool(count: int, batch: int, rng: np.random.Generator, ranges: Ranges) -> Pool:
+def draw_pool(count: int, batch: int, rng: Generator, ranges: Ranges) -> Pool:
     """Random tables; every second one has one lookup per sample, as categories have."""
     rows = _log_uniform(rng, ranges.rows, count).astype(np.int64)
     many = _log_uniform(rng, ranges.pooling, count)
@@ -53,11 +54,11 @@ def draw_pool(count: int, batch: int, rng: np.random.Generator, ranges: Ranges) 
     return Pool(tables, Workload(batch, lookups))
 
 
-def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float], count: int) -> Floats:
+def _log_uniform(rng: Generator, bounds: tuple[float, float], count: int) -> Floats:
     return np.exp(rng.uniform(np.log(bounds[0]), np.log(bounds[1]), count))
 
 
-def draw_sets(tables: int, count: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+def draw_sets(tables: int, count: int, rng: Generator) -> tuple[Ints, Ints]:
     """`count` sets of 1 to LARGEST_SET of so many tables: (tables, set after set; their starts)."""
     most = min(LARGEST_SET, tables)
     lengths = rng.integers(1, most + 1, count)
@@ -83,7 +84,7 @@ def simulated_compute(machine: Machine, batch: int, sets: int) -> ComputeSamples
 
 
 def draw_dim_sums(
-    ranks: int, count: int, rng: np.random.Generator, dims: tuple[int, ...] = Ranges().dims
+    ranks: int, count: int, rng: Generator, dims: tuple[int, ...] = Ranges().dims
 ) -> Floats:
     """Dim sums f64[count, ranks] of random placements: each table goes to a random rank with
     probability p, else to the rank of the least sum; p is uniform for each placement (NeuroShard).
@@ -97,7 +98,7 @@ def draw_dim_sums(
     return sums
 
 
-def draw_offsets(ranks: int, count: int, rng: np.random.Generator, longest: float) -> Floats:
+def draw_offsets(ranks: int, count: int, rng: Generator, longest: float) -> Floats:
     """Start offsets of the ranks in s, f64[count, ranks]; the first rank of each starts at 0."""
     offsets = rng.uniform(0, longest, (count, ranks))
     return offsets - offsets.min(axis=1, keepdims=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,10 @@ class LogColumn:
         return self.unreadable > 0
 
 
-def by_role(columns: Sequence[LogColumn]) -> Mapping[str, list[LogColumn]]:
+LogColumns: TypeAlias = Sequence[LogColumn]
+
+
+def by_role(columns: LogColumns) -> Mapping[str, list[LogColumn]]:
     """role -> its columns, in the log's order."""
     roles: dict[str, list[LogColumn]] = {}
     for column in columns:

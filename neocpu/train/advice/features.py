@@ -1,6 +1,5 @@
 """Which features and tables become of a log's columns?"""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -8,7 +7,7 @@ import polars as pl
 
 from neocpu.core.records import toml_key
 from neocpu.train.advice.categories import category
-from neocpu.train.advice.columns import LogColumn
+from neocpu.train.advice.columns import LogColumn, LogColumns
 from neocpu.train.advice.look import Log
 from neocpu.train.advice.numbers import numbers_in, transformed
 from neocpu.train.advice.probe import Probe, better, losses, losses_alone
@@ -20,7 +19,7 @@ ROWS_OF_VALUE = 4  # on average, so that the row of a number is learnt
 ROWS_OF_BUCKET = 50  # at least, so that its row is learnt
 
 
-def table_columns(columns: Sequence[LogColumn], log_kind: str) -> list[LogColumn]:
+def table_columns(columns: LogColumns, log_kind: str) -> list[LogColumn]:
     """Columns that become features; a time gives the hour of its day and its weekday."""
     features = []
     for column in columns:
@@ -48,14 +47,12 @@ def _renamed(column: LogColumn) -> LogColumn:
     return column if name == column.name else replace(column, name=name, source=column.name)
 
 
-def dense_inputs(columns: Sequence[LogColumn]) -> list[LogColumn]:
+def dense_inputs(columns: LogColumns) -> list[LogColumn]:
     """Columns that become dense inputs."""
     return [_renamed(column) for column in columns if column.role == "dense"]
 
 
-def number_tables(
-    log: Log, dense: Sequence[LogColumn], probe: Probe, alone: bool
-) -> list[LogColumn]:
+def number_tables(log: Log, dense: LogColumns, probe: Probe, alone: bool) -> list[LogColumn]:
     """Categories of columns that are dense as well.
 
     alone : there are no others, and a DLRM needs a table: numbers that recur get a row for each of
@@ -117,7 +114,7 @@ def _loss(log: Log, column: LogColumn, probe: Probe) -> float:
     return float(losses(probe, transformed(sample, "standard")).mean())
 
 
-def groups(columns: Sequence[LogColumn], *keys: str) -> list[dict[str, object]]:
+def groups(columns: LogColumns, *keys: str) -> list[dict[str, object]]:
     """Neighbouring columns that agree in these attributes."""
     alike = []
     for values, members in groupby(columns, lambda c: tuple(getattr(c, key) for key in keys)):

@@ -22,7 +22,7 @@ from neocpu.core.targets import refuse_sources
 from neocpu.ingest.formats.files.folders import log_files
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.frames import as_frame, is_paths, write_frame
-from neocpu.train.advice.columns import LogColumn, by_role
+from neocpu.train.advice.columns import LogColumn, LogColumns, by_role
 from neocpu.train.advice.features import (
     dense_inputs,
     groups,
@@ -45,11 +45,7 @@ TITLES = {"dense": "numbers", "category": "categories", "list": "lists", "time":
 
 
 def findings(
-    log: Log,
-    columns: Sequence[LogColumn],
-    tables: Sequence[LogColumn],
-    split: Sequence[float],
-    probe: Probe,
+    log: Log, columns: LogColumns, tables: LogColumns, split: Sequence[float], probe: Probe
 ) -> Iterator[str]:
     """Lines about a log and what its columns were taken for.
 
@@ -106,9 +102,7 @@ def _far(log: Log, label: LogColumn) -> str:
     )
 
 
-def _careful(
-    log: Log, columns: Sequence[LogColumn], label: LogColumn, probe: Probe
-) -> Iterator[str]:
+def _careful(log: Log, columns: LogColumns, label: LogColumn, probe: Probe) -> Iterator[str]:
     """Lines about columns that may be known only after the label is."""
     single = [each for each in columns if each.role in ("dense", "category") and not each.width]
     for column in single:
@@ -162,7 +156,7 @@ class ConfigDraft:
 
     text: str
     log: Log
-    columns: Sequence[LogColumn]
+    columns: LogColumns
     sizes: ModelSizes
     said: Sequence[str] = ()
 
@@ -305,7 +299,7 @@ def _with_measured(log: Log, label: LogColumn, wishes: Wishes) -> tuple[Log, Log
     return log, label
 
 
-def _check_tables(log: Log, tables: Sequence[LogColumn]) -> None:
+def _check_tables(log: Log, tables: LogColumns) -> None:
     """Raise DataError or ConfigError for a log without a column that becomes a table."""
     if not tables and log.rows == 1:
         raise DataError(f"{log.paths[0]}: has one row only; nothing can be seen in it")
@@ -332,7 +326,7 @@ def _template() -> Template:
 
 
 def _shown(
-    log: Log, columns: Sequence[LogColumn], tables: Sequence[LogColumn], sizes: ModelSizes
+    log: Log, columns: LogColumns, tables: LogColumns, sizes: ModelSizes
 ) -> Mapping[str, object]:
     """What the template shows of a log's columns and of their sizes."""
     roles = by_role(columns)

@@ -8,7 +8,7 @@ A block is one rank's from its gradient to its direction, so the number of ranks
 """
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from neocpu.core.types import Floats
 from neocpu.kernels.compile.threads import one_thread
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Request, Started
+from neocpu.parallel.transport.started import Started, Steps
 from neocpu.tables.embedding.dense_optimizer import DenseRule, UnitSteps
 from neocpu.tables.specs.directions import ParameterBlock, owners
 
@@ -55,11 +55,7 @@ class Directions(UnitSteps):
     """
 
     def __init__(
-        self,
-        comm: Comm,
-        ranks_per_group: int,
-        blocks: Sequence[ParameterBlock],
-        rule: DenseRule,
+        self, comm: Comm, ranks_per_group: int, blocks: Sequence[ParameterBlock], rule: DenseRule
     ) -> None:
         super().__init__(rule)
         self._comm = _group(comm, ranks_per_group)
@@ -123,7 +119,7 @@ class Directions(UnitSteps):
 
     def _exchange(
         self, shared: SharedBlocks, arrays: Sequence[Sequence[Floats]], what: str
-    ) -> Generator[Request, None, None]:
+    ) -> Steps[None]:
         sizes = [sum(array.size for array in of_block) for of_block in arrays]
         counts = np.zeros(self._comm.size, np.int64)
         np.add.at(counts, list(shared.owner), sizes)

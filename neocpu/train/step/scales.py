@@ -5,14 +5,12 @@ backward     largest numbers of this rank's tensors ──► all ranks, while g
 update       scales of the next step (`model/precision/`)
 """
 
-from collections.abc import Generator
-
 import numpy as np
 
 from neocpu.core.trees import rank_samples
 from neocpu.core.types import Floats
 from neocpu.parallel.transport.comm import Comm
-from neocpu.parallel.transport.started import Request, Started
+from neocpu.parallel.transport.started import Started, Steps
 from neocpu.train.model.precision.operands import Precision
 from neocpu.train.step.turn import Turn
 
@@ -44,7 +42,7 @@ class Scales:
         if peaks.size:
             turn.peaks = Started(self._gather(peaks), self._comm.stream)
 
-    def _gather(self, peaks: Floats) -> Generator[Request, None, Floats]:
+    def _gather(self, peaks: Floats) -> Steps[Floats]:
         ranks = self._comm.size
         gathered = np.empty(ranks * peaks.size, np.float32)
         counts = np.full(ranks, peaks.size, np.int64)
