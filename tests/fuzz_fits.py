@@ -23,6 +23,13 @@ LIBSVM = {
         {"columns": ["features"], "kind": "int", "separator": " ", "weight_separator": ":"},
     ],
 }
+VW = {
+    "label": [{"column": "label"}, {"column": "weight", "kind": "number"}],
+    "category": [
+        {"columns": ["user"]},
+        {"columns": ["ad"], "separator": " ", "weight_separator": ":"},
+    ],
+}
 # what is fitted: columns of all kinds, pairs of L-BFGS while it goes on, hidden layers
 KINDS: dict[str, dict[str, Any]] = {
     "fit": {"quadratic": True, "bits": 4},
@@ -33,7 +40,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def readers() -> dict[str, Reader]:
     """All readers, by name."""
-    logs = {"libsvm": Reader(_libsvm, fuzz_data.convert_tree(LIBSVM), fuzz_data.mutate_text)}
+    logs = {
+        "libsvm": Reader(_libsvm, fuzz_data.convert_tree(LIBSVM), fuzz_data.mutate_text),
+        "vw": Reader(_vw, fuzz_data.convert_tree(VW), fuzz_data.mutate_text),
+    }
     return logs | {
         name: Reader(
             lambda folder, keys=keys: _made(folder, keys),  # type: ignore[misc]
@@ -47,6 +57,13 @@ def readers() -> dict[str, Reader]:
 def _libsvm(folder: Path) -> Path:
     path = folder / "log.libsvm"
     rows = ["# of 300 features", "+1 qid:1 3:0.5 7:1 300:2e-1", "-1 qid:1 1:1", "1 qid:2 # none"]
+    path.write_text("\n".join(rows * 3) + "\n")
+    return path
+
+
+def _vw(folder: Path) -> Path:
+    path = folder / "log.vw"
+    rows = ["1 2.0 'first |user u7 |ad:0.5 price:3 site:news", "-1 b|user u9 |ad a", "1 |user a b"]
     path.write_text("\n".join(rows * 3) + "\n")
     return path
 

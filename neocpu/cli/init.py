@@ -73,8 +73,9 @@ def init(
     """Look at a log (DATA...) and write a commented config that trains on it.
 
     Criteo TSV, Avazu CSV, any CSV or TSV, plain or compressed, Parquet, Arrow, JSON, NumPy, libsvm,
-    libffm; several files of the same columns, or of a folder, follow one another. It says what it
-    guessed; nothing is asked. Without --valid and --test the last fifth of the rows is measured on.
+    libffm, Vowpal Wabbit; several files of the same columns, or of a folder, follow one another. It
+    says what it guessed; nothing is asked. Without --valid and --test the last fifth of the rows is
+    measured on.
     """
     from neocpu.train.advice.write import Wishes, target_of, write_config
 

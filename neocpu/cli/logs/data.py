@@ -37,8 +37,9 @@ def data() -> None:
 def convert() -> None:
     """Convert raw logs into one HDF5 dataset DST.
 
-    Text, plain or compressed, Parquet, Arrow, JSON, NumPy, libsvm and libffm: files, folders of
-    files, or patterns as "part-*.csv". Several sources are joined in the order given.
+    Text, plain or compressed, Parquet, Arrow, JSON, NumPy, libsvm, libffm and Vowpal Wabbit:
+    files, folders of files, or patterns as "part-*.csv". Several sources are joined in the order
+    given.
     """
 
 

@@ -7,6 +7,7 @@ says what to do. Everything else is text, which a schema cuts into fields.
 import re
 import stat
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,14 @@ LIBSVM = re.compile(
 # rows to be scored; a line of 12:30 is a time, so one of them must have two pairs
 UNLABELLED = re.compile(rb"(?:\d+:%(n)s(?P<pairs>(?:\s+\d+:%(n)s)*))?\s*(?:#.*)?" % {b"n": NUMBER})
 LIBFFM = re.compile(rb"%(n)s(?P<pairs>(?:\s+\d+:\d+:%(n)s)*)\s*" % {b"n": NUMBER})
+# a label, or costs of actions, a tag, which touches the bar where it has no quote, and namespaces;
+# names have no blank, bar or colon
+VW = re.compile(
+    rb"(?:(?P<costs>(?:shared|(?:ccb|slates) \w+|\d+:[-+.\d:eE]++)(?: *+\d+:[-+.\d:eE]++)*+ *+)"
+    rb"|%(n)s(?: +%(n)s){0,2} +(?:'[^ |]*+ *+|[^ |]++(?=\|))?)?"
+    rb"(?P<parts>(?:\|(?:[^ |:]++(?::%(n)s)?)?(?: +[^ |:]++(?::[^ |:]++)?)*+ *+)++)"
+    % {b"n": NUMBER}
+)
 FEW = 50  # lines, of which one may be wrong
 PANDAS = "as with polars' write_parquet or pandas' to_parquet"
 
@@ -61,6 +70,11 @@ KINDS = {
     "json array": FileKind("JSON array", (), "json_records:JsonArray"),
     "libsvm": FileKind("libsvm file", (), "sparse_records:LibSvm"),
     "libffm": FileKind("libffm file", (), "sparse_records:LibFfm"),
+    "vw": FileKind("Vowpal Wabbit file", (), "vw_records:VowpalWabbit"),
+    "vw costs": FileKind(
+        "Vowpal Wabbit file",
+        advice="its labels are costs of actions, which no model takes; write LABEL |NAMESPACE ...",
+    ),
     "xlsx": FileKind("Excel workbook", advice="save its sheet as CSV"),
     "xls": FileKind("Excel workbook", (b"\xd0\xcf\x11\xe0",), advice="save its sheet as CSV"),
     "sqlite": FileKind(
@@ -82,7 +96,13 @@ KINDS = {
     "rar": FileKind("RAR archive", (b"Rar!\x1a\7",), advice="unpack it"),
     "tar": FileKind("tar archive", advice="unpack it, and name the files of the log"),
 }
-RECORDS = ("json lines", "json array", "libsvm", "libffm")  # text that may be cut into fields too
+RECORDS = (
+    "json lines",
+    "json array",
+    "libsvm",
+    "libffm",
+    "vw",
+)  # text that may be cut into fields too
 ZIPPED = {"[Content_Types].xml": "xlsx", "data.pkl": "torch"}  # files that tell an archive's kind
 
 
@@ -178,4 +198,21 @@ def text_kind(head: bytes) -> str:
         wrong = matches.count(None)
         if wrong * FEW <= len(lines) and any(match and match["pairs"] for match in matches):
             return kind
-    return "text"
+    return _vw_kind(lines)
+
+
+def _vw_kind(lines: Sequence[bytes]) -> str:
+    """A kind of Vowpal Wabbit's text, or "text"."""
+    matches = [match for line in lines if (match := VW.fullmatch(line))]
+    parts = [match["parts"] for match in matches]
+    # rows have features; bars of tables have blanks around them, or none behind
+    rows = [part for part in parts if re.search(rb"\|[^ |]* +[^ |]", part)]
+    if any(part.count(b"| ") > 1 for part in parts) or (len(lines) - len(rows)) * FEW > len(lines):
+        return "text"
+    if any(match["costs"] for match in matches):
+        return "vw costs"
+    told = any(
+        re.search(rb"(?:^| )\|[^ ]", match[0]) or re.search(rb"\|[^|]* [^ |]+ +[^ |]|:", part)
+        for match, part in zip(matches, parts)
+    )
+    return "vw" if told and VW.fullmatch(lines[0]) else "text"
