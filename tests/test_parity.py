@@ -7,6 +7,7 @@ what outlives them; `test_parity_kills.py` kills processes.
 import gc
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from neocpu.core.errors import ConfigError, TrainingError
 from neocpu.parallel.parity.groups import groups_of
 from neocpu.parallel.parity.records import checksum
+from neocpu.parallel.transport import comm as comm_file
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.storage.lasting import LastingFile
@@ -288,19 +290,41 @@ def test_parity_is_refused_online(log: Path, tmp_path: Path) -> None:
         OnlineTrainer(config, None, tmp_path / "out", [str(log)]).run()
 
 
+def test_groups_go_by_hosts_whatever_a_config_calls_nodes(
+    log: Path, memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = ("checkpoint.parity=1", f'memory.folder="{memory}"')
+    found: list[list[tuple[int, ...]]] = []
+    real = keeping.ParityKeeper.take
+
+    def take(keeper: keeping.ParityKeeper, size: int) -> Any:
+        found.append(keeper.groups)
+        return real(keeper, size)
+
+    monkeypatch.setattr(keeping.ParityKeeper, "take", take)
+    _, told = run(log, tmp_path / "one", *sets, ranks=4)
+    assert any("but not that host" in line for line in told)
+    # ranks 0 and 1 of one host, 2 and 3 of another, though all are one node
+    host = {f"rank {rank}": "aabb"[rank] for rank in range(4)}
+    monkeypatch.setattr(comm_file, "host_key", lambda: host[threading.current_thread().name])
+    _, told = run(log, tmp_path / "two", *sets, ranks=4)
+    assert not any("but not that host" in line for line in told)
+    assert found[0] == [(0, 1), (2, 3)] and found[-1] == [(0, 2), (1, 3)]
+
+
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 8))
-def test_groups_have_all_ranks_and_spread_over_nodes(nodes: list[int], data_ranks: int) -> None:
-    groups = groups_of(nodes, data_ranks)
-    if len(nodes) == 1:
+def test_groups_have_all_ranks_and_spread_over_hosts(hosts: list[int], data_ranks: int) -> None:
+    groups = groups_of(hosts, data_ranks)
+    if len(hosts) == 1:
         assert not groups
         return
-    assert sorted(rank for group in groups for rank in group) == list(range(len(nodes)))
+    assert sorted(rank for group in groups for rank in group) == list(range(len(hosts)))
     sizes = {len(group) for group in groups}
     assert min(sizes) >= 2 and max(sizes) - min(sizes) <= 1
     assert max(sizes) <= max(data_ranks + 1, 3)
-    per_node = {nodes.count(node) for node in nodes}
-    if len(per_node) == 1 and max(sizes) <= len(set(nodes)):
-        assert all(len({nodes[rank] for rank in group}) == len(group) for group in groups)
+    per_host = {hosts.count(host) for host in hosts}
+    if len(per_host) == 1 and max(sizes) <= len(set(hosts)):
+        assert all(len({hosts[rank] for rank in group}) == len(group) for group in groups)
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 2**32 - 1), st.data())

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 
 from neocpu.kernels.compile import cache as kernel_cache
 from neocpu.parallel.sharding.plan import place
+from neocpu.parallel.transport import comm as comm_file
 from neocpu.parallel.transport import threads
-from neocpu.train.before import kernel_markers, warmup
+from neocpu.train.before import companion, kernel_markers, warmup
 from neocpu.train.before.companion import Companion
 from neocpu.train.config import config
 
@@ -136,6 +138,28 @@ def test_ranks_wait_as_long_as_one_compiles(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(threads, "ThreadWorld", Impatient)
     warmup._train_miniature(settings, plan, SlowCompanion())
+
+
+def test_a_rank_of_every_host_compiles_what_is_missing_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = config.load(str(CONFIG), ())
+    plan = place(settings.tables, ["table_wise"] * len(settings.tables), 4, 4)
+    walked: list[str] = []
+    monkeypatch.setattr(
+        warmup, "_train_miniature", lambda *_: walked.append(threading.current_thread().name)
+    )
+    monkeypatch.setattr(warmup, "is_warm", lambda marker: False)
+    monkeypatch.setattr(warmup, "cannot_write", lambda: "")
+    monkeypatch.setattr(warmup, "_mark", lambda marker: None)
+    monkeypatch.setattr(companion, "available", lambda: {0})
+    threads.run_threads(4, lambda comm: warmup.warm_up(settings, plan, comm))
+    assert walked == ["rank 0"]
+    # ranks 0 and 1 of one host, 2 and 3 of another, though all are one node and kind of CPU
+    host = {f"rank {rank}": "aabb"[rank] for rank in range(4)}
+    monkeypatch.setattr(comm_file, "host_key", lambda: host[threading.current_thread().name])
+    threads.run_threads(4, lambda comm: warmup.warm_up(settings, plan, comm))
+    assert walked == ["rank 0", "rank 0", "rank 2"]
 
 
 def test_warm_is_warm_for_another_installation_too(filled: Path, tmp_path: Path) -> None:

@@ -23,21 +23,21 @@ from neocpu.parallel.sharding.schemes import Shard
 WORD = 8  # bytes
 
 
-def groups_of(nodes: Sequence[int], data_ranks: int) -> list[tuple[int, ...]]:
-    """Groups of `data_ranks` + 1 ranks or fewer, 2 at least, as far as possible on different nodes.
+def groups_of(hosts: Sequence[int], data_ranks: int) -> list[tuple[int, ...]]:
+    """Groups of `data_ranks` + 1 ranks or fewer, 2 at least, as far as possible on different hosts.
 
     One rank alone is in no group; with `data_ranks` 1 and an odd number of ranks, one group has 3.
-    nodes : of each rank.
+    hosts : of each rank.
     """
-    ranks = len(nodes)
+    ranks = len(hosts)
     if ranks < 2:
         return []
     seen: dict[int, int] = {}
     turn = []
-    for rank, node in enumerate(nodes):
-        turn.append((seen.setdefault(node, 0), node, rank))
-        seen[node] += 1
-    # the first ranks of all nodes, then the second ones: neighbours are on different nodes
+    for rank, host in enumerate(hosts):
+        turn.append((seen.setdefault(host, 0), host, rank))
+        seen[host] += 1
+    # the first ranks of all hosts, then the second ones: neighbours are on different hosts
     order = [rank for _, _, rank in sorted(turn)]
     count = min(-(-ranks // (data_ranks + 1)), ranks // 2)
     return [tuple(sorted(map(int, part))) for part in np.array_split(order, count)]

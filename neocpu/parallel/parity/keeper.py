@@ -59,7 +59,8 @@ class ParityKeeper:
         self._comm = comm
         self._path = path
         self._record = record
-        self.groups = groups_of(comm.nodes.tolist(), data_ranks)
+        self.hosts = comm.hosts()
+        self.groups = groups_of(self.hosts, data_ranks)
         self._facts = {**facts, "rank": comm.rank, "groups": self.groups}
         members = next((group for group in self.groups if comm.rank in group), (comm.rank,))
         self._of_rank = {

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from neocpu.core import errors
+from neocpu.core.cores import host_key
 from neocpu.core.types import Elements
 from neocpu.parallel.transport.buffers import Counts, check_exchange, check_gather
 from neocpu.parallel.transport.mail import LoopMail, Mail
@@ -299,6 +300,13 @@ class Comm(ABC):
         for stream in self._streams:
             if stream.busy:
                 stream.poll()
+
+    def hosts(self) -> list[int]:
+        """Number of each rank's host, which is that of its first rank, whatever a config calls
+        nodes (`parallel.ranks_per_node`). Collective.
+        """
+        keys = self.allgather_bytes(host_key().encode())
+        return [keys.index(key) for key in keys]
 
     def node_of(self, rank: int) -> int:
         """Number of the node that holds `rank`, from 0."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from neocpu.core.cores import host_key, private_bytes
+from neocpu.core.cores import private_bytes
 from neocpu.core.errors import NeocpuError, StorageError, TrainingError
 from neocpu.core.types import Tell
 from neocpu.kernels.compile.cache import cannot_write
@@ -85,7 +85,8 @@ def check_room(run: PlannedRun, comm: Comm, tell: Tell) -> bool:
     error: NeocpuError | None = None
     huge = False
     warning = ""
-    host_ranks = _ranks_of_host(comm)
+    hosts = comm.hosts()
+    host_ranks = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
     try:
         huge, warning = _check_memory(run, comm.rank, len(host_ranks))
         if comm.rank == 0:
@@ -100,15 +101,6 @@ def check_room(run: PlannedRun, comm: Comm, tell: Tell) -> bool:
     if warnings:
         tell(warnings[0])
     return huge
-
-
-def _ranks_of_host(comm: Comm) -> list[int]:
-    """Ranks of this one's host, whose memory they share, whatever a config calls nodes.
-
-    Collective.
-    """
-    keys = comm.allgather_bytes(host_key().encode())
-    return [rank for rank, key in enumerate(keys) if key == keys[comm.rank]]
 
 
 def _check_memory(run: PlannedRun, rank: int, host_ranks: int) -> tuple[bool, str]:

@@ -103,13 +103,13 @@ def warm_up(
     """
     started = time.perf_counter()
     training, *moving = markers_of(config, plan, placements)
-    # compiled code is of a kind of CPU: one rank of each compiles, whatever node it is on
+    # compiled code is of a kind of CPU: one rank of each compiles, whatever host it is on
     kinds = comm.allgather_bytes("|".join(cpu_kind()).encode())
     leader = kinds.index(kinds[comm.rank]) == comm.rank
-    node_leader = int(np.flatnonzero(comm.nodes == comm.nodes[comm.rank])[0]) == comm.rank
+    host_leader = comm.hosts()[comm.rank] == comm.rank
     obstacle = ""
-    # leaders of kinds first: where nodes share a folder, the second turn finds all there
-    for responsible in (leader, node_leader and not leader):
+    # leaders of kinds first: where hosts share a folder, the second turn finds all there
+    for responsible in (leader, host_leader and not leader):
         train = responsible and not is_warm(training[0])
         move = responsible and bool(moving) and not is_warm(moving[0][0])
         if comm.size > 1 and (train or move):

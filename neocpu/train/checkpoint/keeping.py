@@ -74,10 +74,9 @@ def keeper_of(
         record,
         facts,
     )
-    nodes = comm.nodes.tolist()
     if not keeper.groups:
         tell("checkpoint.parity: one rank has no other for its parity; a lost host costs its rows")
-    elif any(len({nodes[rank] for rank in group}) < len(group) for group in keeper.groups):
+    elif any(len({keeper.hosts[rank] for rank in group}) < len(group) for group in keeper.groups):
         tell(
             "checkpoint.parity: ranks of one host share a parity: rows outlive any one rank, but "
             "not that host"
