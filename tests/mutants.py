@@ -36,7 +36,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.belonging import ROOT, TestMap
+from tests.belonging import ROOT, TestMap, function_at
 from tests.forked import ForkedTests, Outcome, is_of
 from tests.mutations import Mutant, differs, mutants_of
 
@@ -49,7 +49,7 @@ KILLED = "killed"
 SURVIVED = "survived"
 UNTESTED = "untested"
 DRAWN = "drawn"
-BEGUN = "begun"
+BEGUN = "interrupted"
 
 INTERPRETED = "interpreted"
 FORKED = "forked"
@@ -88,10 +88,12 @@ class Record:
                 print(json.dumps([asdict(mutant), verdict]), file=file)
 
     def open(self, root: Path) -> list[Mutant]:
-        """Bugs to be tried that are still in their files; last those that were tried in vain."""
+        """Bugs to be tried that are still in their files; kernels, which are compiled, are behind
+        others, and last is what was begun in vain.
+        """
         bugs = [mutant for mutant, told in self.verdicts.items() if told.word in (DRAWN, BEGUN)]
         there = (mutant for mutant in bugs if mutant.is_in((root / mutant.file).read_bytes()))
-        return sorted(there, key=lambda mutant: self.verdicts[mutant].word == BEGUN)
+        return sorted(there, key=lambda bug: (self.verdicts[bug].word, _is_kernel(bug.file)))
 
 
 class Copy:
@@ -120,28 +122,35 @@ class Copy:
         self._unfit: set[tuple[str, str]] = set()
         self._kills: Counter[tuple[str, str]] = Counter()  # by file and test
 
-    def verdict(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
-        """What became of a bug; UNTESTED where no test could be run."""
+    def verdict(
+        self, mutant: Mutant, tests: Sequence[str], interpreted: Sequence[str] = ()
+    ) -> Verdict:
+        """What became of a bug; UNTESTED where no test could be run.
+
+        interpreted : tests that are run first, with kernels interpreted.
+        """
         source = (self.folder / mutant.file).read_bytes()
         if _cannot_run(ast.parse(source)):
             return Verdict(UNTESTED)
         tests = sorted(tests, key=lambda test: -self._kills[mutant.file, test])
-        while (verdict := self._verdict(mutant, source, tests)).word == KILLED:
+        while (verdict := self._verdict(mutant, source, tests, interpreted)).word == KILLED:
             by = verdict.by
             known = (by, verdict.way) in self._alone
             if not self._passes(by, verdict.way):
                 print(f"{by} fails without a bug, too ({verdict.way})", flush=True)
-                self._unfit |= {(test, verdict.way) for test in tests if _is_of(test, by)}
+                failing = (test for test in (*tests, *interpreted) if _is_of(test, by))
+                self._unfit |= {(test, verdict.way) for test in failing}
             elif known or not verdict.late:  # what was late may have compiled what it needs
                 self._kills[mutant.file, next((t for t in tests if is_of(by, t)), "")] += 1
                 break
         return verdict
 
-    def _verdict(self, mutant: Mutant, source: bytes, tests: Sequence[str]) -> Verdict:
+    def _verdict(
+        self, mutant: Mutant, source: bytes, tests: Sequence[str], interpreted: Sequence[str]
+    ) -> Verdict:
         """What becomes of a bug, whether or not it is the bug that fails a test."""
-        if _is_kernel(mutant.file):
-            recorded = [test for test in tests if "::" in test]
-            outcome = self._in_forks(INTERPRETED, mutant, source, recorded)
+        if interpreted:
+            outcome = self._in_forks(INTERPRETED, mutant, source, interpreted)
             if outcome.failed:
                 return Verdict(KILLED, outcome.failed, INTERPRETED, outcome.late)
         way = FORKED
@@ -332,7 +341,9 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
             record.note(mutant, Verdict(BEGUN))
             source = (root / mutant.file).read_bytes()
             tests = belonging.of_line(mutant.file, source, mutant.line)
-            verdict = copy.verdict(mutant, tests)
+            function, _ = function_at(source, mutant.line)
+            ran = belonging.executed.get(mutant.file, {}).get(function, [])
+            verdict = copy.verdict(mutant, tests, ran if _is_kernel(mutant.file) else ())
             record.note(mutant, verdict)
             seconds = f"{time.monotonic() - start:.0f} s"
             print(f"{number}/{len(runs)} {seconds} {verdict}: {mutant}", flush=True)

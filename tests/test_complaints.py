@@ -58,6 +58,7 @@ def test_a_valid_loss_that_turns_is_said_once():
 def test_ranks_or_threads_beyond_the_leaves_are_told_of():
     told = []
     for settings, ranks in (
+        ((), 4),
         ((), 5),
         (("training.sync=off", "training.asynchronous.servers=3"), 5),
         (("training.sync=off", "training.asynchronous.threads=3"), 2),

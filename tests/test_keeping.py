@@ -166,6 +166,14 @@ def test_a_mirror_has_what_the_folder_has(job: Path, tmp_path: Path, store: str)
         run(job, tmp_path / "other" / "run", f"checkpoint.mirror={store}")
 
 
+def test_what_is_written_to_a_place_is_read_from_it(tmp_path: Path, store: str) -> None:
+    for address in (str(tmp_path / "mirror"), store):
+        place = open_place(address)
+        place.write("note", b"whose copies these are")
+        place.get("note", tmp_path / "copy", lambda count: None)
+        assert (tmp_path / "copy").read_bytes() == b"whose copies these are"
+
+
 @pytest.mark.parametrize("loss", ["all", "rows", "base"])
 def test_what_the_folder_has_lost_comes_from_the_mirror(
     job: Path, digest: str, tmp_path: Path, loss: str, request: pytest.FixtureRequest

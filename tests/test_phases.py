@@ -17,6 +17,7 @@ from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.plan.cost.links import Layout
+from neocpu.plan.cost.measured import Amounts, MeasuredPhases
 from neocpu.plan.cost.seconds import PHASES, StepSeconds, loads_of, slowest_seconds, step_seconds
 from neocpu.plan.cost.work import DenseWork, Workload, rectangles_of
 from neocpu.plan.machines import machine_file
@@ -79,6 +80,14 @@ def test_measured_costs_take_the_place_of_rates() -> None:
     assert whole["replicas"] == whole["latency"] == 0
     assert phases("row_wise")["output"] == pytest.approx(800 * 64 * 3e-9)
     assert phases("column_wise")["update"] == pytest.approx(unique * 5e-8)
+
+
+def test_each_amount_has_its_own_seconds() -> None:
+    costs = PhaseCosts("update", 2, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
+    measured = MeasuredPhases(replace(MACHINE, phases=(costs,)), 2, 2)
+    names = ("entry_s", "bag_s", "lookup_s", "number_s", "row_s", "row_number_s", "curve")
+    expected = [getattr(costs, name) for name in names]
+    assert measured.seconds("update", Amounts(*np.eye(len(names)))).tolist() == expected
 
 
 def test_copies_of_replica_groups_sum_touched_rows_too() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import ALL, RANK
 from neocpu.plan.search.drafts import PlanDraft, build, lay, spread
+from neocpu.plan.search.norms import Norm
 from neocpu.plan.search.options import Options, options_of
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.pricing import answer_of_plan
@@ -167,6 +169,13 @@ def test_the_answer_is_a_whole_plan_and_its_price(
     again = search(shapes, layout, name=name)
     assert again.plan == plan
     assert again.seconds == answer.seconds
+
+
+def test_the_norm_of_a_draft_is_that_of_its_loads() -> None:
+    draft: Any = SimpleNamespace(seconds=np.array([[1e-9, 4.0], [3e-9, 4.0], [0.0, 5.0]]))
+    norms = [float(np.linalg.norm(phase, 8)) for phase in draft.seconds.T]
+    assert Norm(draft, 3).now == pytest.approx(sum(norms))
+    assert Norm(draft, 3).heat().sum() == pytest.approx(sum(norms))
 
 
 @settings(max_examples=12)

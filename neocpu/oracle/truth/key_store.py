@@ -47,7 +47,7 @@ class KeyStore:
 
     def __post_init__(self) -> None:
         self.present = self.count > 0
-        self.time = np.where(self.present, self.start, 0)
+        self.time = np.full(self.count.size, self.start)
 
     def record(self, places: Ints, time: int, training: bool) -> None:
         """Count the lookups of a batch: places i64[n] of their ids among the known ones."""
@@ -93,7 +93,6 @@ class KeyStore:
         places: Ints = np.flatnonzero(evicted)
         self.present[places] = False
         self.count[places] = 0
-        self.time[places] = 0
         return places
 
     def _old(self, time: int) -> Bools:
