@@ -20,6 +20,7 @@ from neocpu.train.fit.solving import Fitting, Goal
 from neocpu.train.run.fitting import FitRun, config_of
 from tests.test_fit import newton
 from tests.test_layers import problem
+from tests.workers import covered
 
 ROWS = 200
 
@@ -45,7 +46,7 @@ def sorted_weights(fitted):
     return np.concatenate([np.sort(weights[:-3], axis=0), weights[-3:-1]])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", covered(METHODS, always=("dance",)))
 @pytest.mark.parametrize("loss", LOSSES)
 def test_weighted_samples_are_fitted_to_the_weighted_optimum(loss, method, tmp_path):
     outputs = 3 if loss == "softmax" else 1

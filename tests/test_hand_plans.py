@@ -21,7 +21,7 @@ def answer(task: HandTask) -> Answer:
         # caches fill the ranks first, and leave room for the buffers of cuts
         pytest.param(CASES[1], "torchrec", 0.7, marks=pytest.mark.long),
         # giants in small rectangles on all ranks, so that hot tables have room on all
-        (GIANTS, "torchrec", 0.25),
+        pytest.param(GIANTS, "torchrec", 0.25, marks=pytest.mark.long),
         # some tables cost less in two by rows than whole
         (CASES[3], "torchrec", 0.32),
         # memories that are full are not tried

@@ -47,9 +47,9 @@ FIRST: dict[str, tuple[str, ...]] = {
     "no kernels": ("learned", "oracle_stochastic", "oracle_semantics", "oracle_flat", "house"),
     # jobs without kernels that stand still, hang, or are killed after seconds
     "waiting": ("standing_still", "launch", "comm", "doctor", "slurm"),
-    "formats": ("spmd::test_on_threads", "narrow_homes", "narrow", "formats", "tiers"),
+    "formats": ("narrow_homes", "narrow", "formats", "tiers"),
     "scores": ("scoring", "recommend"),
-    "updates": ("tbe", "update", "sharded", "preflight"),
+    "updates": ("spmd::test_on_threads", "tbe", "update", "sharded", "preflight"),
     "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache", "course"),
     "benchmarks": ("benchmarks",),
     "toys": ("recipes",),
