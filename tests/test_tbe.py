@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from test_update import CORE_RULES, FUSED, PHASES
 
-from neocpu.core.errors import TrainingError
+from neocpu.core.errors import ConfigError, TrainingError
+from neocpu.core.formats import SCALED
 from neocpu.core.trees import climb
 from neocpu.kernels.numbers import rounding
 from neocpu.kernels.rows import update
@@ -429,6 +430,13 @@ def test_lines_of_gradients_that_lie_a_power_of_two_apart_are_packed(weighted, m
 def test_tables_must_fit_their_budget():
     with pytest.raises(TrainingError, match="memory budget is 1000"):
         TableBatchedEmbedding(TABLES, WHOLE, record("adam"), SEED, budget=1000)
+
+
+@pytest.mark.parametrize("form", SCALED)
+def test_rows_with_scales_need_a_cache(form):
+    tables = [TableSpec("a", 10, 4, ("f",), format=form)]
+    with pytest.raises(ConfigError, match=f"table 'a': {form} rows train below a cache"):
+        TableBatchedEmbedding(tables, WHOLE[:1], record("adam"), SEED)
 
 
 def test_keys_of_a_feature_that_looks_up_two_tables():

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.core.errors import ConfigError
 from neocpu.core.rules import HyperParameters
 from neocpu.core.types import Bytes, Elements, Floats, FloatsByName, Ints
 from neocpu.kernels.numbers.philox import uniform_rows
@@ -388,6 +389,11 @@ def _store(spec: TableSpec, arrays: Sequence[Elements], states: Sequence[Element
     """A store in a table's format, over these arrays."""
     if spec.format == "fp32":
         return RowStore(arrays[0], states)
+    if spec.row_format.row_scaled:
+        raise ConfigError(
+            f"table {spec.name!r}: {spec.format} rows train below a cache of wider numbers "
+            "(TieredEmbedding, and a cache_format)"
+        )
     # where all rows are fp32, its kernels are never imported
     from neocpu.tables.embedding.coded import CodedRowStore
 
