@@ -11,11 +11,11 @@ import pytest
 
 from neocpu.cli import run
 from neocpu.core.errors import ConfigError
+from neocpu.core.targets import part_of
 from neocpu.ingest import copy_cache
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset
 from neocpu.parallel.transport.threads import run_threads
-from neocpu.tables.storage.leftovers import part_of
 from neocpu.train.before import conversions
 from neocpu.train.before.conversions import copy_folders
 from neocpu.train.config import config as configs

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from neocpu.core.errors import TrainingError
+from neocpu.core.targets import part_of, remove_parts, whole_file
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.storage import lock as storage_lock
-from neocpu.tables.storage.leftovers import part_of, remove_parts
 from neocpu.train.run import folder as lock
 from neocpu.train.run.folder import RunLock
 
@@ -172,7 +172,7 @@ def test_results_are_not_overwritten(tmp_path: Path) -> None:
 
 def test_what_a_killed_run_had_not_finished_goes_at_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    for name in (".plan.json.123", ".metrics.jsonl.7", "checkpoints/.step-00000002.h5.partial"):
+    for name in (".plan.json.part-a-123", ".fit.h5.part-b-7", "checkpoints/.step-2.partial"):
         (tmp_path / name).write_text("half")
     (tmp_path / ".plan.json.mine").write_text("another program's")
     with RunLock(tmp_path, SingleComm(), resume=False):
@@ -193,6 +193,16 @@ def test_parts_of_dead_processes_of_this_host_go(tmp_path: Path, dead: str) -> N
         part.write_text("half")
     remove_parts(path)
     assert sorted(tmp_path.iterdir()) == sorted([mine, elsewhere])
+
+
+def test_who_writes_a_file_next_removes_the_part_of_a_process_that_was_killed(
+    tmp_path: Path, dead: str
+) -> None:
+    path = tmp_path / "model.onnx"
+    part_of(path).with_name(part_of(path).name.rpartition("-")[0] + f"-{dead.split()[1]}").touch()
+    with whole_file(path) as part:
+        part.write_text("whole")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_name_with_nul_is_an_error_with_words() -> None:

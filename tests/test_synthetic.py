@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from neocpu.cli.logs.generate import generate as command
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.targets import part_of
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset_layout import BagColumn
@@ -33,7 +34,6 @@ from neocpu.ingest.synthetic.law import (
 )
 from neocpu.kernels.logs import synthetic as kernels
 from neocpu.kernels.twins.logs import synthetic as twin
-from neocpu.tables.storage.leftovers import part_of
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=15)
 DATA = Path(__file__).resolve().parent.parent / "data"

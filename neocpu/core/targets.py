@@ -1,6 +1,14 @@
-"""How is a file written? Whole or not at all, and never over one that is being read."""
+"""How is a file written? Whole or not at all, and never over one that is being read.
 
+It is written as `.NAME.part-HOST-PROCESS`, or in a folder of that name, and renamed once it is
+whole. Who writes the same file next removes what processes of this host left that were killed while
+they wrote; parts of other hosts stay, because nobody here knows whether they are still written.
+"""
+
+import glob
 import os
+import platform
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -8,10 +16,39 @@ from pathlib import Path
 from neocpu.core.errors import DataError
 
 
-def draft_of(path: Path) -> Path:
+def part_of(path: Path) -> Path:
     """The name under which this process writes a file before it gets its own."""
     # beside it: only within a file system is a rename atomic
-    return path.with_name(f".{path.name}.{os.getpid()}")
+    return path.with_name(f"{_prefix(path)}{os.getpid()}")
+
+
+def remove_parts(path: Path) -> None:
+    """Remove what processes of this host that are no more left of a file."""
+    prefix = _prefix(path)
+    for part in path.parent.glob(f"{glob.escape(prefix)}*"):
+        # a name of another host that begins alike ends in no number
+        process = part.name[len(prefix) :]
+        if process.isascii() and process.isdigit() and not _is_running(int(process)):
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+                continue
+            with suppress(OSError):
+                part.unlink()
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.part-{platform.node()}-"
+
+
+def _is_running(process: int) -> bool:
+    try:
+        # signal 0 is not sent: it only asks whether the process is there
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 @contextmanager
@@ -21,13 +58,14 @@ def whole_file(path: Path) -> Iterator[Path]:
     A reader sees the old file or the new one; after an error nothing is left of the new one. Raises
     OSError where it cannot be written.
     """
-    draft = draft_of(path)
+    part = part_of(path)
     try:
-        yield draft
-        os.replace(draft, path)
+        yield part
+        os.replace(part, path)
+        remove_parts(path)
     finally:
         with suppress(OSError, ValueError):  # ValueError: a NUL character in the name
-            draft.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
 
 
 def refuse_sources(target: Path, sources: Iterable[Path]) -> None:

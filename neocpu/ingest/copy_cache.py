@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
+from neocpu.core.targets import remove_parts
 from neocpu.kernels.compile.trust import base_folder
-from neocpu.tables.storage.leftovers import remove_parts
 
 try:
     import fcntl

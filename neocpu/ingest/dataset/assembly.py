@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.targets import part_of, remove_parts
 from neocpu.core.types import Elements, JsonObject
 from neocpu.ingest.dataset_layout import BLOCK, COMPRESSIONS, CRC, crc32_of
 from neocpu.tables.hdf5.disk import put_bytes
 from neocpu.tables.hdf5.draft import Draft
-from neocpu.tables.storage.leftovers import part_of, remove_parts
 
 COPY = 1 << 20  # elements copied at a time from a part file
 

@@ -16,13 +16,13 @@ from typing import IO
 import numpy as np
 
 from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.targets import part_of, remove_parts
 from neocpu.core.types import Floats, Ints, Tree
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.synthetic.law import ABSENT, Block, SyntheticCriteo, Tally, criteo_shape
 from neocpu.kernels.logs.synthetic import format_rows
 from neocpu.kernels.numbers.elementary import log1p_array
-from neocpu.tables.storage.leftovers import part_of, remove_parts
 
 Progress = Callable[[int], None]  # called with the number of samples written so far
 

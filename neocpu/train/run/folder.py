@@ -32,15 +32,7 @@ HELD = "lock.held"  # where file locks do not work
 PATIENCE = 3.0
 RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5", FILE)
 # names under which results are written before they get their own
-UNFINISHED = (
-    ".run.json.[0-9]*",
-    ".config.json.[0-9]*",
-    ".plan.json.[0-9]*",
-    ".ranks.json.[0-9]*",
-    ".metrics.jsonl.[0-9]*",
-    ".fit.*.[0-9]*",
-    "checkpoints/.step-*.partial",
-)
+UNFINISHED = (".*.part-*", "checkpoints/.step-*.partial")
 
 
 def has_results(out: Path) -> Path | None:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.targets import draft_of, whole_file
+from neocpu.core.targets import part_of, whole_file
 from neocpu.core.types import Doubles, JsonObject, Tell
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.timeline import (
@@ -137,7 +137,7 @@ class RunTrace:
         if self.comm.rank == 0:
             try:
                 # a run of days should not end with a trace that has no room
-                _claim(draft_of(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
+                _claim(part_of(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
             except OSError as problem:
                 reason = problem.strerror
                 error = ConfigError(f"--trace {self.path}: cannot be written: {reason}")
