@@ -330,6 +330,10 @@ def test_names_that_are_not_text_are_shown(tmp_path):
 def test_names_that_are_not_text_are_refused_where_texts_hold_them():
     with pytest.raises(ConfigError, match=r"'runs/.udcff' is not UTF-8 text"):
         run(["train", "tiny", "--out", "runs/\udcff"])
+    # its files are polars' to write
+    for words in (["a.csv", "--out", "\udcff.csv"], ["a.csv", "--label", "\udcff"]):
+        with pytest.raises(ConfigError, match="is not UTF-8 text"):
+            run(["data", "negatives", "--user", "u", "--item", "i", *words])
 
 
 @pytest.mark.parametrize("command", ["convert", "generate"])

@@ -120,7 +120,8 @@ def check_words(words: Iterable[str]) -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Exit status of one command. Raises ConfigError for a command line that is wrong."""
     words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] != ["data"]:  # whose commands only open and show files
+    # other commands on data only open and show files
+    if words[:1] != ["data"] or words[1:2] == ["negatives"]:
         check_words(words)
         with suppress(FileNotFoundError):  # a folder that is gone, which whoever needs it tells
             check_words([os.getcwd()])
