@@ -93,3 +93,64 @@ def test_layers_are_those_of_textbooks(loss, activation):
         model.gradient(model.tape(one, weights), np.array([[0, 4]]), out)
         assert along[sample] == pytest.approx(out[0] @ vector, rel=1e-10)
         assert squares[sample] == pytest.approx(out[0] @ out[0], rel=1e-10)
+
+
+def test_a_linear_model_is_the_one_without_hidden_units():
+    # squares, and relu units that all samples open: the same scores, gradients and curvature
+    objective, weights, whole = problem(3, "squares", "relu", (2,), (30, 0, 3))
+    model, design = objective.model, objective.design
+    linear = LayeredModel(LOSSES["squares"], (design.width, 1))
+    first, last = model.matrices(weights)
+    first[:] = np.abs(first)
+    first[-1] = 1e3
+    product = first @ last[:-1]
+    product[-1] += last[-1]
+    assert model.scores(design, weights) == pytest.approx(whole @ product, rel=1e-12)
+    tape, plain = model.tape(design, weights), linear.tape(design, product[:, 0].copy())
+    nodes = np.array([[0, 4]])
+    gradients = np.empty((1, model.parameters)), np.empty((1, linear.parameters))
+    model.gradient(tape, nodes, gradients[0])
+    linear.gradient(plain, nodes, gradients[1])
+    by_first = model.matrices(gradients[0][0])[0]
+    assert by_first == pytest.approx(np.outer(gradients[1][0], last[:-1]), rel=1e-9)
+
+
+@pytest.mark.parametrize("samples", [0, 1])
+def test_no_samples_and_one_have_sums(samples):
+    for shape in ((samples, 0, 0), (samples, 6, 0), (samples, 6, 2)):
+        design, _ = drawn(1, *shape, "logistic")
+        model = LayeredModel(LOSSES["logistic"], (design.width, 3, 1))
+        weights = np.ones(model.parameters)
+        tape = model.tape(design, weights)
+        out = np.full((1, model.parameters), np.nan)
+        model.gradient(tape, np.array([[0, 4]]), out)
+        assert np.isfinite(out).all()
+        assert samples or not out.any()
+        out[:] = np.nan
+        model.curved(weights, tape, weights, np.array([[0, 4]]), out)
+        assert np.isfinite(out).all()
+
+
+def test_initial_weights_are_as_large_as_columns_are_frequent():
+    model = LayeredModel(LOSSES["squares"], (5, 7, 4, 1))
+    squares = np.array([1.0, 0.25, 0.0, 1.0, 1.0])
+    weights = model.start(1, squares)
+    first, second, last = model.matrices(weights)
+    for matrix, inputs in ((first, 3.25), (second, 7.0), (last, 4.0)):
+        limit = np.sqrt(6 / (inputs + matrix.shape[1]))
+        assert 0.5 * limit < np.abs(matrix).max() <= limit * (1 + 1e-6)
+        assert not matrix[-1].any()
+    assert np.abs(first[1]).max() <= 0.5 * np.sqrt(6 / 10.25) * (1 + 1e-6)
+    assert not first[2].any()
+    assert (
+        weights.tobytes() == model.start(1, squares).tobytes() != model.start(2, squares).tobytes()
+    )
+    assert not LayeredModel(LOSSES["squares"], (5, 1)).start(1, squares).any()
+
+
+def test_units_of_any_size_have_finite_derivatives():
+    z = np.array([[1e308, -1e308, 5e-324, -0.0, 800.0]])
+    for kernel in ACTIVATIONS.values():
+        out = np.empty((3, *z.shape))
+        kernel(z, *out)
+        assert np.isfinite(out).all()

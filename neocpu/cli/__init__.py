@@ -35,7 +35,7 @@ SECTIONS = {
         "sweep": "Train CONFIG with many values of some keys, one after the other, and rank them.",
         "together": "Train several models at once, which take turns and share memory.",
         "search": "Choose widths, columns and rows of CONFIG's model as its section [search] says.",
-        "fit": "Fit a linear model to a log by second-order steps.",
+        "fit": "Fit a linear model, or a perceptron, to a log by second-order steps.",
     },
     "Use": {
         "predict": "Write the predictions of a model for every row, in order.",

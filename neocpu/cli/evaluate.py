@@ -107,7 +107,9 @@ def measure(
     column, at = groups
     if fit := open_fit(model, overrides, comm):
         if baseline:
-            raise click.UsageError(f"--baseline: {model} is a linear model itself")
+            kind = "fit, which has no data; fit its log without --hidden"
+            kind = kind if fit.fitted.keys.hidden else "linear model itself"
+            raise click.UsageError(f"--baseline: {model} is a {kind}")
         return {"": fit.metrics_of(data, column, at, tell)}, None
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)

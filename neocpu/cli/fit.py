@@ -1,4 +1,4 @@
-"""`neocpu fit`: a linear model of a log, by the curvature of its loss."""
+"""`neocpu fit`: a linear model of a log, or a perceptron, by the curvature of its loss."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from neocpu.cli.screen.options import (
 from neocpu.cli.screen.targets import LogPath
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.launch import held_signals
-from neocpu.train.fit.keys import LOSS_NAMES, METHODS, PAIRS, FitKeys
+from neocpu.train.fit.keys import ACTIVATION_NAMES, LOSS_NAMES, METHODS, PAIRS, FitKeys
 
 if TYPE_CHECKING:
     from neocpu.core.types import JsonObject
@@ -40,6 +40,8 @@ class Choices:
 
     method: str
     loss: str | None
+    hidden: str
+    activation: str
     l2: str
     intercepts: bool
     tolerance: float
@@ -56,7 +58,11 @@ class Choices:
                 penalty = float(self.l2)
             except ValueError as error:
                 raise ConfigError(f"--l2 {self.l2}: a number above 0, or auto") from error
-        return {**vars(self), "loss": self.loss or "", "l2": penalty}
+        try:
+            hidden = tuple(int(units) for units in self.hidden.split(",") if self.hidden)
+        except ValueError as error:
+            raise ConfigError(f"--hidden {self.hidden}: units of each layer, as 32,16") from error
+        return {**vars(self), "loss": self.loss or "", "l2": penalty, "hidden": hidden}
 
 
 @dataclass(frozen=True)
@@ -101,12 +107,25 @@ class Crosses:
     help="What is minimised.  [default: logistic for clicks, squares for numbers]",
 )
 @click.option(
+    "--hidden",
+    default="",
+    metavar="UNITS,...",
+    help="Units of hidden layers, as 32,16.  [default: none, a linear model]",
+)
+@click.option(
+    "--activation",
+    type=click.Choice(ACTIVATION_NAMES),
+    default="tanh",
+    show_default=True,
+    help="Of hidden units.",
+)
+@click.option(
     "--l2",
     default="1",
     show_default=True,
     metavar="NUMBER|auto",
     help="Penalty on each weight against the sum of losses, scikit-learn's 1/C; auto: the best of "
-    "1, 4, 16, 64 on the last tenth of the train samples.",
+    "1, 4, 16, 64 on the last tenth of the train samples (with --hidden, of four times these).",
 )
 @click.option("--intercepts", is_flag=True, help="Penalise the constant too.")
 @click.option("--cross", multiple=True, metavar="A,B", help="Pairs of values of two features too.")
@@ -139,12 +158,19 @@ class Crosses:
     type=click.IntRange(0),
     default=0,
     metavar="SAMPLES",
-    help="First sample's size.  [default: 256, or all where columns are more than samples]",
+    help="First sample's size.  [default: 256, or all where columns are more than samples, with "
+    "--hidden weights]",
 )
 @click.option(
     "--most", type=click.IntRange(1), default=1000, show_default=True, help="Steps at most."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the order of samples.")
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Of the order of samples, and of initial weights.",
+)
 @click.option(
     "--out",
     "folder",
@@ -169,7 +195,7 @@ def fit(
     launch: Launch,
     overrides: tuple[str, ...],
 ) -> None:
-    """Fit a linear model to a log by second-order steps.
+    """Fit a linear model, or a perceptron, to a log by second-order steps.
 
     CONFIG: a model's, whose features, labels and splits count. DATA: a log, as of `neocpu init`:
     CSV, Parquet, libsvm, Criteo. Alone, with --ranks, or under mpiexec: the same digest
@@ -177,6 +203,7 @@ def fit(
 
     \b
     neocpu fit clicks.csv --quadratic --l2 auto
+    neocpu fit clicks.csv --hidden 32,16 --l2 auto --tolerance 1e-3
     neocpu fit a1a.txt --set data.split=[] --ranks 4
     """
     keys = FitKeys(**{**choices.numbers(), **crosses.columns()})  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def fit(
     resume: bool = False,
     **keys: object,
 ) -> FitScorer:
-    """Fit a linear model by second-order steps, as `neocpu fit` does, and open it.
+    """Fit a linear model or a perceptron by second-order steps, as `neocpu fit`, and open it.
 
     data : a config (`.toml`), or a log as of `neocpu.init`: a path, a pattern or folder of files,
         a list of them, or a frame (polars, pandas, Arrow, a mapping of arrays), which is written to
@@ -127,7 +127,7 @@ def fit(
     out : folder of results ("": `fits/NAME`); resume : go on from the fit that is in it.
     label, positive, test : of a log, as of `neocpu.init`. weight : its column of numbers from 0 on,
         how often each row counts. overrides : of keys of the config.
-    keys : of `neocpu.train.fit.keys.FitKeys`: method, loss, l2, cross, quadratic, tolerance, ….
+    keys : of `neocpu.train.fit.keys.FitKeys`: method, loss, hidden, l2, cross, quadratic, ….
 
     Returns a `FitScorer`, whose `predict` and `evaluate` are as those of `neocpu.load`.
 

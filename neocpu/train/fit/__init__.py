@@ -1,1 +1,1 @@
-"""How is a linear model fitted to a log, by the curvature of its loss?"""
+"""How is a linear model, or a perceptron, fitted to a log, by the curvature of its loss?"""

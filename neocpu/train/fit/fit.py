@@ -15,7 +15,8 @@ from neocpu.train.fit.columns import DesignColumns, LabelMap, columns_of, labels
 from neocpu.train.fit.dance import dance
 from neocpu.train.fit.design import DesignMatrix, Leaves, order_of
 from neocpu.train.fit.fitted import FittedModel, model_of
-from neocpu.train.fit.keys import CHOSEN, PENALTIES, FitKeys
+from neocpu.train.fit.keys import CHOSEN, FitKeys
+from neocpu.train.fit.layers import LayeredModel
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.objective import LeafSum
 from neocpu.train.fit.progressive import progressive
@@ -23,6 +24,7 @@ from neocpu.train.fit.samples import FitSamples, samples_of
 from neocpu.train.fit.solving import FitState, FitStep, Fitting, Goal
 
 HELD_OUT = 0.1  # of the samples, the last ones, on which a penalty is chosen
+COARSE = 1e-2  # tolerance of perceptrons of which one is chosen
 SOLVERS: dict[str, Callable[[Fitting, FitState], Iterator[FitStep]]] = {
     "dance": dance,
     "lbfgs": progressive,
@@ -48,7 +50,9 @@ class Fit:
 
     data : the train samples. features : that have columns. keys : with the loss named.
     saved : where to go on; None: at the beginning. weight : the label that weighs samples ("": all
-    weigh 1). Attributes: fitted, the model so far; state; finished, whether nothing is left to do.
+    weigh 1). check : is given the keys, the model and the number of this rank's samples, on all
+    ranks, before anything has the model's size. Attributes: fitted, the model so far; state;
+    finished, whether nothing is left to do.
 
     Raises DataError and ConfigError, on all ranks, for labels or features that do not fit.
     """
@@ -61,6 +65,7 @@ class Fit:
         comm: Comm,
         saved: tuple[FittedModel, FitState] | None = None,
         weight: str = "",
+        check: Callable[[FitKeys, LayeredModel, int], None] | None = None,
     ) -> None:
         self.comm = comm
         samples = _ordered(data, keys, weight, comm)
@@ -71,11 +76,13 @@ class Fit:
             keys = replace(saved[0].keys, most=keys.most)
         else:
             labels = labels_of(samples, LOSSES[keys.loss].labels, comm)
-            if keys.l2 == CHOSEN:
-                keys = keys.with_l2(_best_penalty(data, features, keys, labels, comm, weight))
             columns = columns_of(samples, features, keys, comm)
+        if check:
+            check(keys, model_of(keys, columns.width, labels), samples.own.size)
+        if keys.l2 == CHOSEN:
+            keys = keys.with_l2(_best_penalty(data, features, keys, labels, comm, weight))
         self._fitting = _fitting(samples, columns, keys, labels, comm)
-        first = keys.first(samples.count, columns.width)
+        first = self._fitting.first(keys)
         start = saved[1] if saved else FitState(self._fitting.start(keys.seed), first)
         self.state = start
         self.fitted = FittedModel(keys, columns, labels, start.weights, samples.count)
@@ -117,7 +124,7 @@ def compile_kernels(keys: FitKeys, comm: Comm) -> None:
         rows = SparseLines(np.arange(3), np.zeros(2, np.int32), np.ones(0))
         labels = np.array([0.0, 1.0])
         design = DesignMatrix(rows, np.ones((2, 1)), labels, 1, np.array([1, 2]), 2)
-        model = model_of(keys, design.width, 2 if LOSSES[keys.loss].coupled else 1)
+        model = model_of(keys, design.width, LabelMap((0.0, 1.0)))
         goal = Goal(1.0, 0.1)
         alone = Leaves(0, 1, 2)
         fitting = Fitting(model, design, model.penalised(True), goal, SingleComm(), alone)
@@ -144,8 +151,7 @@ def _fitting(
         error = problem
     comm.agree(error)
     assert design is not None
-    classes = len(labels.values) if LOSSES[keys.loss].coupled else 1
-    model = model_of(keys, columns.width, classes)
+    model = model_of(keys, columns.width, labels)
     assert not isinstance(keys.l2, str)
     goal = Goal(keys.l2 / samples.count, keys.tolerance, keys.pairs)
     penalised = model.penalised(keys.intercepts)
@@ -162,22 +168,26 @@ def _best_penalty(
 ) -> float:
     """The penalty that predicts the last samples best, fitted to those before. Collective.
 
-    Strongest first: each begins where the one before ended.
+    Strongest first: each begins where the one before ended, or where all do if there are hidden
+    layers: of these a strong penalty leaves nothing, and there all slopes are 0.
     """
     held = int(HELD_OUT * data.rows)
     learnt = _ordered(data.part(0, data.rows - held), keys, weight, comm)
     last = np.arange(held, dtype=np.int64)
     test = samples_of(data.part(data.rows - held, data.rows), last, weight, learnt.leaves)
     if not (learnt.count and test.count):
-        return PENALTIES[0]
+        return keys.penalties[0]
     columns = columns_of(learnt, features, keys, comm)
     measured = columns.design(test, labels)
-    fitting = _fitting(learnt, columns, keys.with_l2(PENALTIES[-1]), labels, comm)
-    first = keys.first(learnt.count, columns.width)
-    state = FitState(fitting.start(keys.seed), first)
+    if keys.hidden:
+        keys = replace(keys, tolerance=max(keys.tolerance, COARSE))
+    fitting = _fitting(learnt, columns, keys.with_l2(keys.penalties[-1]), labels, comm)
+    state = FitState(fitting.start(keys.seed), fitting.first(keys))
     sums = LeafSum(comm, learnt.leaves, 1)
     losses = {}
-    for penalty in reversed(PENALTIES):
+    for penalty in reversed(keys.penalties):
+        if keys.hidden:
+            state = FitState(fitting.start(keys.seed), fitting.first(keys))
         fitting.goal = replace(fitting.goal, penalty=penalty / learnt.count)
         for _ in dance(fitting, state):
             if state.iterations >= keys.most:

@@ -48,8 +48,9 @@ KIND = Kind(
 BLOCK = 1 << 16  # samples that are predicted at a time
 
 
-def model_of(keys: FitKeys, width: int, outputs: int) -> LayeredModel:
-    """The model of keys whose loss is named; outputs : classes of softmax, else 1."""
+def model_of(keys: FitKeys, width: int, labels: LabelMap) -> LayeredModel:
+    """The model of keys whose loss is named, for so many columns."""
+    outputs = len(labels.values) if LOSSES[keys.loss].coupled else 1
     return LayeredModel(LOSSES[keys.loss], (width, *keys.hidden, outputs), keys.activation)
 
 
@@ -69,8 +70,14 @@ class FittedModel:
     @property
     def model(self) -> LayeredModel:
         """The function of its weights."""
-        classes = len(self.labels.values) if LOSSES[self.keys.loss].coupled else 1
-        return model_of(self.keys, self.columns.width, classes)
+        return model_of(self.keys, self.columns.width, self.labels)
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        units = "-".join(map(str, self.keys.hidden))
+        loss = self.keys.loss.replace("_", " ")
+        return f"perceptron {units}, {loss}" if units else LOSSES[self.keys.loss].name
 
     def scores(self, data: Dataset, samples: Ints) -> F64:
         """Scores of some samples, f64[n, K]."""
@@ -99,8 +106,9 @@ class FittedModel:
         """
         last = data.rows if last is None else last
         blocks = [np.empty(0, np.float32)]
-        for low in range(first, last, BLOCK):
-            samples = np.arange(low, min(low + BLOCK, last), dtype=np.int64)
+        size = max(64 * BLOCK // max(64, *self.keys.hidden, 0), 1)
+        for low in range(first, last, size):
+            samples = np.arange(low, min(low + size, last), dtype=np.int64)
             blocks.append(self.predictions(self.scores(data, samples)).astype(np.float32))
         return np.concatenate(blocks)
 

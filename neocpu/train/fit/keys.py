@@ -1,5 +1,6 @@
 """What may be said of a fit? Its method, loss, hidden units, penalty and columns."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from neocpu.core.errors import ConfigError
@@ -10,7 +11,7 @@ METHODS = ("dance", "lbfgs")
 ACTIVATION_NAMES = ("tanh", "relu")
 PAIRS = ("multi", "full")
 CHOSEN = "auto"
-PENALTIES = (1.0, 4.0, 16.0, 64.0)  # that "auto" chooses among
+PENALTIES = (1.0, 4.0, 16.0, 64.0)  # that "auto" chooses among, of linear models
 FIRST = 256  # samples of the first sample
 MOST_BITS = 30  # of hashed columns: their numbers are int32
 
@@ -23,15 +24,16 @@ class FitKeys:
     hidden : hidden units of each layer; (): a linear model. activation : of these, one of
         `ACTIVATION_NAMES`.
     l2 : penalty on each weight against the *sum* of losses, scikit-learn's 1/C; "auto": the one of
-        `PENALTIES` that predicts the last tenth of the train samples best.
+        `penalties` that predicts the last tenth of the train samples best.
     intercepts : are these penalised too?
     hashed : is every feature hashed, and not only its crosses? bits : 2^bits hashed columns.
     cross : pairs of features whose pairs of values have columns. quadratic : all pairs.
     tolerance : the gradient's length at the end, against that at the beginning (0: DANCE's own
         limit). pairs : of L-BFGS, on the overlap of samples ("multi") or all of one ("full").
-    start : samples of the first sample; 0: `FIRST`, or all where columns are more than samples.
-    most : steps, at most. seed : of the order of samples, and of initial
-        weights. leaves : of the samples, a power of two.
+    start : samples of the first sample; 0: `FIRST`, or all where columns (weights, of a model with
+        hidden layers) are more than samples.
+    most : steps, at most. seed : of the order of samples and of initial weights. leaves : of the
+        samples, a power of two.
     """
 
     method: str = "dance"
@@ -65,11 +67,12 @@ class FitKeys:
                 f"l2 {self.l2}: it must be above 0: samples are as large as the penalty lets them "
                 "tell, and without one a separable log has no solution"
             )
-        if not all(isinstance(units, int) and units > 0 for units in self.hidden):
+        units = self.hidden
+        if not isinstance(units, Sequence) or not all(type(n) is int and n > 0 for n in units):
             raise ConfigError(
-                f"hidden {self.hidden}: how many units each hidden layer has, whole numbers above "
-                "0; a linear model has no hidden layer"
+                f"hidden {units!r}: the units of each hidden layer, whole numbers above 0, as 32,16"
             )
+        object.__setattr__(self, "hidden", tuple(units))  # of a list too
         if self.activation not in ACTIVATION_NAMES:
             raise ConfigError(
                 f"activation {self.activation!r}: choose one of {', '.join(ACTIVATION_NAMES)}"
@@ -83,9 +86,14 @@ class FitKeys:
         if self.start < 0 or self.most < 1:
             raise ConfigError("the first sample has a sample at least, and a fit one step")
 
-    def first(self, samples: int, columns: int) -> int:
-        """Samples of the first sample."""
-        return min(self.start or (samples if columns > samples else FIRST), samples)
+    @property
+    def penalties(self) -> tuple[float, ...]:
+        """Those that "auto" chooses among; hidden layers want stronger ones."""
+        return tuple(4.0 * penalty for penalty in PENALTIES) if self.hidden else PENALTIES
+
+    def first(self, samples: int, weights: int) -> int:
+        """Samples of the first sample, for so many weights."""
+        return min(self.start or (samples if weights > samples else FIRST), samples)
 
     def with_l2(self, penalty: float) -> "FitKeys":
         """The same with another penalty."""

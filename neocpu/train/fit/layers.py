@@ -90,8 +90,8 @@ class LayeredModel:
         """The parameters that a fit begins with, f64[P]: 0 of a linear model.
 
         squares : f64[width], the mean square of each column. Those of hidden units are uniform in
-        +-sqrt(6 / (r + outputs)), r the mean square of a row's length, and of layers behind the
-        first their inputs; intercepts, and weights of columns that are all 0, are 0.
+        +-sqrt(6 / (r + outputs)), r the mean square of a row's length, times the root of the
+        column's square; and r the inputs, in layers behind the first. Intercepts are 0.
         """
         out = np.zeros(self.parameters)
         if len(self.widths) == 2:
@@ -105,7 +105,8 @@ class LayeredModel:
             uniform_rows(key, np.arange(rows - 1), 0, limit, drawn)
             matrix[:-1] = drawn
             if not number:
-                matrix[squares == 0.0] = 0.0
+                # rare values begin near 0: nothing but the penalty would move their weights
+                matrix *= np.sqrt(squares)[:, None]
         return out
 
     def penalised(self, intercepts: bool) -> F64:

@@ -8,6 +8,7 @@ import numpy as np
 from neocpu.kernels.dense.design import moved
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.fit.design import F64, DesignMatrix, Leaves
+from neocpu.train.fit.keys import FitKeys
 from neocpu.train.fit.layers import LayeredModel
 from neocpu.train.fit.objective import FitObjective, LeafSum, Point
 
@@ -81,6 +82,12 @@ class Fitting:
         self._design = design
         self._penalised = penalised
         self._sums = LeafSum(comm, leaves, model.parameters + 1)
+
+    def first(self, keys: FitKeys) -> int:
+        """Samples of the first sample."""
+        # of several scores alike
+        weights = self.model.parameters if keys.hidden else self.model.widths[0]
+        return keys.first(self.samples, weights)
 
     def start(self, seed: int) -> F64:
         """The parameters that a fit begins with, f64[P]. Collective."""

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,12 @@ from neocpu.parallel.transport.launch import StopSignal
 from neocpu.train.advice.labels import weight_overrides
 from neocpu.train.advice.write import Wishes, draft, target_of
 from neocpu.train.before.datasets import Splits, open_splits
+from neocpu.train.before.fit_room import check_fit
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
 from neocpu.train.fit.fit import Fit, StepFacts, compile_kernels
 from neocpu.train.fit.fitted import FittedModel, SavedFit, load, save
 from neocpu.train.fit.keys import FILE, FitKeys
-from neocpu.train.fit.losses import LOSSES
 from neocpu.train.run.evaluate import Grouping, Scores, rankings_of
 from neocpu.train.run.folder import RunLock
 from neocpu.train.step.schedule import Stopped
@@ -105,6 +106,7 @@ class FitRun:
                 self.comm,
                 (saved.fitted, saved.state) if saved else None,
                 self.config.data.sample_weight,
+                partial(check_fit, self.comm),
             )
             if self._guessed:
                 self._tell_classes(splits.datasets["train"])
@@ -213,7 +215,7 @@ class FitRun:
             if splits.has(name)
         }
         summary = {
-            "model": LOSSES[fitted.keys.loss].name,
+            "model": fitted.name,
             "method": fitted.keys.method,
             "samples": fitted.samples,
             "columns": fitted.columns.width,

@@ -62,14 +62,13 @@ def of_baseline(config: Config, train: Dataset, data: Dataset, comm: Comm) -> Js
     """
     from neocpu.train.fit.fit import compile_kernels, fitted
     from neocpu.train.fit.keys import CHOSEN, FitKeys
-    from neocpu.train.fit.losses import LOSSES
     from neocpu.train.run.fitting import features_of, measured, named
 
     keys = named(FitKeys(l2=CHOSEN, tolerance=TOLERANCE, seed=config.training.seed), config)
     compile_kernels(keys, comm)
     model = fitted(train, features_of(config), keys, comm, config.data.sample_weight)
     metrics = measured(model, data, comm).to_dict()
-    return {"model": LOSSES[keys.loss].name, "rows": model.samples, "metrics": metrics}
+    return {"model": model.name, "rows": model.samples, "metrics": metrics}
 
 
 def baseline_of(config: Config, comm: Comm, out: Path, tell: Tell) -> JsonObject:
