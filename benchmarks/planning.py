@@ -33,7 +33,7 @@ from neocpu.plan.cost.work import Workload
 from neocpu.plan.machines.machine_file import load
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.drafts import build, lay
-from neocpu.plan.search.options import options_of
+from neocpu.plan.search.options import SearchTask, options_of
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.prices import cheapest
 from neocpu.plan.search.search import plan_tables
@@ -76,7 +76,7 @@ def plan(tables: int, ranks: int, planner: str) -> dict[str, Any]:
         step = answer.seconds
     else:
         choice_of, partitioner = planner.split()
-        options = options_of(specs, ["auto"] * tables, layout, model, work, capacity)
+        options = options_of(SearchTask(specs, ["auto"] * tables, layout, model, work, capacity))
         cost = options.seconds.sum(axis=1)
         if choice_of == "table_wise":
             cost = np.where((options.home == 0) & (options.parts == 1), cost, np.inf)

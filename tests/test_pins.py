@@ -14,7 +14,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import COST_MODELS
 from neocpu.plan.search.answer import Answer
-from neocpu.plan.search.options import options_of
+from neocpu.plan.search.options import SearchTask, options_of
 from neocpu.plan.search.planners import planner_of
 from neocpu.plan.tiers.limits import rank_limits
 from neocpu.plan.tiers.placements import Capacity
@@ -78,7 +78,7 @@ def test_the_search_comes_close_to_the_best_pinned_plan(
     answer = planned("search", shapes, layout, pins)
     tables = answer.plan.tables
     options = options_of(
-        tables, ["auto"] * len(tables), layout, answer.model, answer.work, Capacity()
+        SearchTask(tables, ["auto"] * len(tables), layout, answer.model, answer.work, Capacity())
     )
     exact = every_plan(options, layout, rank_limits(Capacity(), tables, answer.work, layout.ranks))
     assert exact <= (answer.seconds - answer.model.fixed_seconds) * ROUNDING

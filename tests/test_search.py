@@ -31,7 +31,7 @@ from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import ALL, RANK
 from neocpu.plan.search.drafts import PlanDraft, build, lay, spread
 from neocpu.plan.search.norms import Norm
-from neocpu.plan.search.options import Options, options_of
+from neocpu.plan.search.options import Options, SearchTask, options_of
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.pricing import answer_of_plan
 from neocpu.plan.search.search import greedy, plan_tables
@@ -190,7 +190,9 @@ def test_never_worse_than_any_heuristic(shapes: Shapes, layout: Layout, name: st
         )
     for plan in heuristics[:2]:
         assert best <= answer_of_plan(plan, layout, model, work).seconds * ROUNDING
-    options = options_of(tables, ["table_wise"] * len(tables), layout, model, work, Capacity())
+    options = options_of(
+        SearchTask(tables, ["table_wise"] * len(tables), layout, model, work, Capacity())
+    )
     limits = rank_limits(Capacity(), tables, work, layout.ranks)
     laid = lay(options, layout, limits, options.start[:-1])
     assert laid is not None
@@ -248,7 +250,9 @@ def test_the_bound_holds_and_the_search_comes_close_in_small_cases(
 ) -> None:
     model, tables, work = model_of(shapes, layout)
     model.crowding = crowding  # ranks for each core
-    options = options_of(tables, ["auto"] * len(tables), layout, model, work, Capacity())
+    options = options_of(
+        SearchTask(tables, ["auto"] * len(tables), layout, model, work, Capacity())
+    )
     limits = rank_limits(Capacity(), tables, work, layout.ranks)
     exact = every_plan(options, layout, limits)
     answer = plan_tables(tables, "auto", layout, model, work)
@@ -276,7 +280,7 @@ def test_the_solver_agrees(shapes: Shapes, layout: Layout, room: float) -> None:
     total = sum(table.rows * table.row_bytes(table.dim, work.state_floats) for table in tables)
     hbm = int(total / layout.ranks * room)
     capacity = Capacity(hbm=hbm, memories=("hbm", "ddr"), placements=("auto",))
-    options = options_of(tables, ["auto"] * len(tables), layout, model, work, capacity)
+    options = options_of(SearchTask(tables, ["auto"] * len(tables), layout, model, work, capacity))
     limits = rank_limits(capacity, tables, work, layout.ranks)
     exact = fewest_seconds(options, layout, limits, gap=1e-4)
     assert bounded(options, layout, limits).seconds <= exact * (1 + 2e-4)
@@ -293,7 +297,7 @@ def test_the_solver_finds_the_best_of_all_plans(scheme: str) -> None:
 
     layout = Layout(2, 2)
     model, tables, work = model_of([(3000, 64, 30), (3000, 64, 30)], layout)
-    options = options_of(tables, [scheme] * 2, layout, model, work, Capacity())
+    options = options_of(SearchTask(tables, [scheme] * 2, layout, model, work, Capacity()))
     limits = rank_limits(Capacity(), tables, work, layout.ranks)
     exact = fewest_seconds(options, layout, limits, gap=1e-6)
     assert exact == pytest.approx(every_plan(options, layout, limits), rel=1e-5)
@@ -335,7 +339,7 @@ def test_row_scaled_tables_are_not_cut_by_columns() -> None:
     tables = [TableSpec("a", 100, 128, ("f",), format="int8", cache_format="fp32")]
     work = Workload(batch=4096, pooling={"a": 50.0})
     model = StepSeconds(MACHINE, tables, work, layout)
-    options = options_of(tables, ["auto"], layout, model, work, Capacity())
+    options = options_of(SearchTask(tables, ["auto"], layout, model, work, Capacity()))
     assert (options.parts == 1).all()
     assert plan_tables(tables, "auto", layout, model, work).plan.check()
 

@@ -19,7 +19,7 @@ from neocpu.plan.machines.machine import ComputePeak, Machine, MemoryPeak
 from neocpu.plan.machines.machine_file import load, loads, text
 from neocpu.plan.machines.unequal import UnequalRanks
 from neocpu.plan.search.answer import Answer
-from neocpu.plan.search.options import options_of
+from neocpu.plan.search.options import SearchTask, options_of
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.search.trials import Trials
 from neocpu.plan.tiers.limits import rank_limits
@@ -70,7 +70,9 @@ def test_the_search_comes_close_to_the_best_plan_of_unequal_ranks(
     model = StepSeconds(machine, tables, work, layout)
     model.crowding = crowding
     answer = plan_tables(tables, "auto", layout, model, work)
-    options = options_of(tables, ["auto"] * len(tables), layout, model, work, Capacity())
+    options = options_of(
+        SearchTask(tables, ["auto"] * len(tables), layout, model, work, Capacity())
+    )
     exact = every_plan(options, layout, rank_limits(Capacity(), tables, work, layout.ranks))
     assert answer.bound - model.fixed_seconds <= exact * ROUNDING
     assert exact <= (answer.seconds - model.fixed_seconds) * ROUNDING

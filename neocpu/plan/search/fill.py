@@ -16,15 +16,13 @@ from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import allowed_schemes
 from neocpu.parallel.sharding.schemes import COLUMN_STEP, Shard, column_blocks
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import CostModel
-from neocpu.plan.cost.work import Flags, Floats, Rectangles, Workload, whole_rectangles
+from neocpu.plan.cost.work import Flags, Floats, Rectangles, whole_rectangles
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft, Spread, best_node, spread
 from neocpu.plan.search.free_cuts import FreeCut, scheme_of
-from neocpu.plan.search.options import CODES, Options
+from neocpu.plan.search.options import CODES, Options, SearchTask
 from neocpu.plan.search.partition import TOLERANCE, fits
 from neocpu.plan.tiers.limits import TOGETHER, bytes_of, with_variants
-from neocpu.tables.specs.specs import TableSpecs
 
 # Targets of a rank's seconds, as multiples of what all tables take on all ranks.
 TARGETS = (np.inf, 2.0, 1.4, 1.1)
@@ -71,28 +69,15 @@ class ColumnBlock(NamedTuple):
 
 
 class Filler:
-    """Fills the ranks with tables.
+    """Fills the ranks with tables. options : their candidates."""
 
-    tables, schemes, layout, model, work, limits : as of the search.
-    options : candidates of the tables.
-    """
-
-    def __init__(
-        self,
-        tables: TableSpecs,
-        schemes: Sequence[str],
-        layout: Layout,
-        model: CostModel,
-        work: Workload,
-        limits: Floats,
-        options: Options,
-    ) -> None:
-        self.tables = tables
-        self.free = cut_anyhow(schemes)
-        self.layout = layout
-        self.model = model
-        self.work = work
-        self.limits = limits
+    def __init__(self, task: SearchTask, options: Options) -> None:
+        self.tables = task.tables
+        self.free = cut_anyhow(task.schemes)
+        self.layout = task.layout
+        self.model = task.model
+        self.work = task.work
+        self.limits = limits = task.limits
         self.options = options
         self.limited = np.isfinite(limits).any(axis=0)
         self.pinned = np.flatnonzero(self.limited) > TOGETHER

@@ -10,17 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.core.types import Ints
-from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import CostModel
-from neocpu.plan.cost.work import Flags, Floats, Workload
+from neocpu.plan.cost.work import Flags, Floats
 from neocpu.plan.search.cuts import RANK
 from neocpu.plan.search.drafts import PlanDraft
 from neocpu.plan.search.fill import Filler, Filling, cut_anyhow, draft_of_filling
 from neocpu.plan.search.free_cuts import free_candidates
-from neocpu.plan.search.options import Options, PricedCuts, assembled, joined
+from neocpu.plan.search.options import Options, PricedCuts, SearchTask, assembled, joined
 from neocpu.plan.search.prices import is_short, packed, refill, within
 from neocpu.plan.tiers.placements import Variant
-from neocpu.tables.specs.specs import TableSpecs
 
 # Parts of the fast memory that tables may take where they cost least: cuts take some for buffers.
 ROOMS = (1.0, 0.9, 0.8, 0.6)
@@ -30,20 +27,15 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Filled:
-    """Fillings of the ranks; the fields are those of the search."""
+    """Fillings of the ranks."""
 
-    tables: TableSpecs
-    schemes: Sequence[str]
-    layout: Layout
-    model: CostModel
-    work: Workload
-    limits: Floats
+    task: SearchTask
 
     def drafts(
         self, candidates: PricedCuts, variants: tuple[Variant, ...]
     ) -> tuple[Options, list[PlanDraft]]:
         """(the candidates with the cuts of the best fillings, the drafts of these)."""
-        options = assembled(self.tables, variants, candidates, self.model)
+        options = assembled(self.task, variants, candidates)
         fillings = list(self._fillings(options))
         if not fillings:
             return options, []
@@ -55,13 +47,11 @@ class Filled:
 
     def _fillings(self, options: Options) -> Iterator[Filling]:
         """All fillings that fit; none where no memory is short."""
-        budgets = self.limits.sum(axis=0)
+        budgets = self.task.limits.sum(axis=0)
         cost = options.seconds.sum(axis=1)
         if not is_short(options, budgets):
             return
-        filler = Filler(
-            self.tables, self.schemes, self.layout, self.model, self.work, self.limits, options
-        )
+        filler = Filler(self.task, options)
         fits = False
         seen = set()
         for choices in self._choices(options, cost, budgets):
@@ -83,7 +73,7 @@ class Filled:
         """Candidates that cut nothing, and those of tables that stay as they are cut,
         bool[candidates].
         """
-        named = ~cut_anyhow(self.schemes)
+        named = ~cut_anyhow(self.task.schemes)
         return named[options.table] | (options.home == RANK) & (options.rectangles == 1)
 
     def _choices(self, options: Options, cost: Floats, budgets: Floats) -> Iterator[Iterator[Ints]]:
@@ -110,11 +100,11 @@ class Filled:
     ) -> tuple[Options, list[PlanDraft]]:
         """(the candidates with the cuts of some fillings, the drafts of these)."""
         cuts = [cut for filling in fillings for cut in filling.cuts.values()]
-        added = free_candidates(self.tables, cuts, variants, self.model, self.work)
-        options = assembled(self.tables, variants, joined(candidates, added), self.model)
+        added = free_candidates(self.task, cuts, variants)
+        options = assembled(self.task, variants, joined(candidates, added))
         # cuts stand behind a table's other candidates, in the order of the fillings
         following = options.start[1:] - np.bincount(
-            np.array([cut.table for cut in cuts], np.int64), minlength=len(self.tables)
+            np.array([cut.table for cut in cuts], np.int64), minlength=len(self.task.tables)
         )
         drafts = []
         for filling in fillings:
@@ -122,7 +112,8 @@ class Filled:
             for table in filling.cuts:
                 numbers[table] = int(following[table])
                 following[table] += 1
-            drafts.append(draft_of_filling(filling, numbers, options, self.layout, self.limits))
+            draft = draft_of_filling(filling, numbers, options, self.task.layout, self.task.limits)
+            drafts.append(draft)
         return options, drafts
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
-from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel
-from neocpu.plan.cost.work import Workload, on_rows, whole_rectangles
+from neocpu.plan.cost.seconds import SCHEME_NAMES
+from neocpu.plan.cost.work import on_rows, whole_rectangles
 from neocpu.plan.search.cuts import ALL, RANK
-from neocpu.plan.search.options import CODES, Options, PricedCuts, joined
+from neocpu.plan.search.options import CODES, Options, PricedCuts, SearchTask, joined
 from neocpu.plan.tiers.limits import bytes_of, with_variants
 from neocpu.plan.tiers.placements import Variant
-from neocpu.tables.specs.specs import TableSpec, TableSpecs
+from neocpu.tables.specs.specs import TableSpec
 
 # rectangles of tables that stay where they are, by number of the table
 Pins = Mapping[int, Sequence[Shard]]
@@ -48,11 +48,9 @@ def scheme_of(table: TableSpec, shards: Sequence[Shard]) -> str:
 
 
 def free_candidates(
-    tables: TableSpecs,
+    task: SearchTask,
     cuts: Sequence[FreeCut],
     variants: Sequence[Variant],
-    model: CostModel,
-    work: Workload,
     pinned: bool = False,
 ) -> PricedCuts:
     """The cuts as candidates in their order, each rectangle a piece of its own.
@@ -80,7 +78,7 @@ def free_candidates(
         rows=height.astype(np.float64),
         width=width.astype(np.float64),
     )
-    rectangles = on_rows(rectangles, tables, work, edges[:, 0])
+    rectangles = on_rows(rectangles, task.tables, task.work, edges[:, 0])
     variant = columns["variant"][owner]
     rectangles = with_variants(rectangles, variants, variant)
     pieces = {
@@ -91,8 +89,8 @@ def free_candidates(
         "first_column": edges[:, 2],
         "rank": _column([s.rank if pinned else -1 for s in shards]),
         "copies": np.ones(owner.size, np.int64),
-        "phases": model.seconds(rectangles),
-        "bytes": bytes_of(tables, rectangles, variants, variant, work),
+        "phases": task.model.seconds(rectangles),
+        "bytes": bytes_of(task.tables, rectangles, variants, variant, task.work),
     }
     return PricedCuts(columns, pieces)
 
@@ -103,12 +101,10 @@ def _column(values: Sequence[int]) -> Ints:
 
 @dataclass(frozen=True)
 class FreeCuts:
-    """Free cuts among the candidates of a search, whose fields these are."""
+    """Free cuts among the candidates of a search."""
 
-    tables: TableSpecs
+    task: SearchTask
     variants: Sequence[Variant]
-    model: CostModel
-    work: Workload
 
     def proposed(self, candidates: PricedCuts, plans: Sequence[Plan]) -> PricedCuts:
         """The candidates, and the cuts of some plans on any ranks, placed as each table may be."""
@@ -147,7 +143,7 @@ class FreeCuts:
     def _with(self, candidates: PricedCuts, cuts: Sequence[FreeCut], pinned: bool) -> PricedCuts:
         if not cuts:
             return candidates
-        added = free_candidates(self.tables, cuts, self.variants, self.model, self.work, pinned)
+        added = free_candidates(self.task, cuts, self.variants, pinned)
         return joined(candidates, added)
 
 

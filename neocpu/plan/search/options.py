@@ -5,6 +5,8 @@ Everything is priced once, piece by piece: a search only adds up.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,26 @@ from neocpu.tables.specs.specs import TableSpecs
 # Part of the fast memory that tables must leave free for caches to be left out.
 ROOMY = 0.5
 CODES = {name: code for code, name in enumerate(SCHEME_NAMES)}
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """What a search is asked: where tables may be, and how long their step takes.
+
+    schemes : of each table, or `auto` for any.
+    """
+
+    tables: TableSpecs
+    schemes: Sequence[str]
+    layout: Layout
+    model: CostModel
+    work: Workload
+    capacity: Capacity
+
+    @cached_property
+    def limits(self) -> Floats:
+        """What each rank may hold (`rank_limits`)."""
+        return rank_limits(self.capacity, self.tables, self.work, self.layout.ranks)
 
 
 class PricedCuts(NamedTuple):
@@ -123,37 +145,21 @@ class Options(NamedTuple):
         return self.variants[int(self.variant[candidate])].name
 
 
-def options_of(
-    tables: TableSpecs,
-    schemes: Sequence[str],
-    layout: Layout,
-    model: CostModel,
-    work: Workload,
-    capacity: Capacity,
-) -> Options:
-    """All candidates of some tables.
-
-    schemes : of each table, or `auto` for any.
-    """
-    candidates, variants = priced_candidates(tables, schemes, layout, model, work, capacity)
-    return assembled(tables, variants, candidates, model)
+def options_of(task: SearchTask) -> Options:
+    """All candidates of some tables."""
+    candidates, variants = priced_candidates(task)
+    return assembled(task, variants, candidates)
 
 
-def priced_candidates(
-    tables: TableSpecs,
-    schemes: Sequence[str],
-    layout: Layout,
-    model: CostModel,
-    work: Workload,
-    capacity: Capacity,
-) -> tuple[PricedCuts, tuple[Variant, ...]]:
+def priced_candidates(task: SearchTask) -> tuple[PricedCuts, tuple[Variant, ...]]:
     """(the candidates of `options_of`, the variants that they number)."""
-    variants, allowed = capacity.variants([table.name for table in tables])
-    shares = _shares(tables, variants, allowed, layout, model, work, capacity)
+    tables, schemes, layout, work = task.tables, task.schemes, task.layout, task.work
+    variants, allowed = task.capacity.variants([table.name for table in tables])
+    shares = _shares(task, variants, allowed)
     cuts: Sequence[Cuts] = ways_to_cut(tables, schemes, layout, shares, work)
     cuts = along_curves(cuts, tables, schemes, rank_layout(layout), shares, work)
-    allowed = _worth_trying(tables, variants, allowed, layout, work, capacity)
-    return candidates_of(tables, cuts, variants, allowed, model, work), variants
+    allowed = _worth_trying(task, variants, allowed)
+    return candidates_of(task, cuts, variants, allowed), variants
 
 
 def rank_layout(layout: Layout) -> RankLayout:
@@ -161,15 +167,7 @@ def rank_layout(layout: Layout) -> RankLayout:
     return RankLayout(layout.ranks, min(layout.ranks_per_node, layout.ranks))
 
 
-def _shares(
-    tables: TableSpecs,
-    variants: Sequence[Variant],
-    allowed: Flags,
-    layout: Layout,
-    model: CostModel,
-    work: Workload,
-    capacity: Capacity,
-) -> Floats:
+def _shares(task: SearchTask, variants: Sequence[Variant], allowed: Flags) -> Floats:
     """What each table, whole on one rank, takes of a rank's share of the work or of the memory that
     it may fill most, f64[tables].
     """
@@ -177,28 +175,21 @@ def _shares(
     whole = whole_rectangles(
         table=table,
         scheme=np.full(table.size, CODES["table_wise"]),
-        rows=np.array([spec.rows for spec in tables], np.float64)[table],
-        width=np.array([spec.dim for spec in tables], np.float64)[table],
+        rows=np.array([spec.rows for spec in task.tables], np.float64)[table],
+        width=np.array([spec.dim for spec in task.tables], np.float64)[table],
     )
     whole = with_variants(whole, variants, variant)
-    limits = rank_limits(capacity, tables, work, layout.ranks).max(axis=0)
-    filled = (bytes_of(tables, whole, variants, variant, work) / limits).max(axis=1)
-    seconds = model.seconds(whole).sum(axis=1)
-    heads = np.searchsorted(table, np.arange(len(tables)))
+    limits = task.limits.max(axis=0)
+    filled = (bytes_of(task.tables, whole, variants, variant, task.work) / limits).max(axis=1)
+    seconds = task.model.seconds(whole).sum(axis=1)
+    heads = np.searchsorted(table, np.arange(len(task.tables)))
     least = np.minimum.reduceat(seconds, heads)
-    of_work = least * layout.ranks / max(float(least.sum()), 1e-300)
+    of_work = least * task.layout.ranks / max(float(least.sum()), 1e-300)
     shares: Floats = np.maximum(of_work, np.maximum.reduceat(filled, heads))
     return shares
 
 
-def _worth_trying(
-    tables: TableSpecs,
-    variants: Sequence[Variant],
-    allowed: Flags,
-    layout: Layout,
-    work: Workload,
-    capacity: Capacity,
-) -> Flags:
+def _worth_trying(task: SearchTask, variants: Sequence[Variant], allowed: Flags) -> Flags:
     """The variants of `allowed` bool[tables, variants] that may be of use.
 
     Where all tables together leave `ROOMY` of the fast memory free, those that leave as much of a
@@ -206,12 +197,13 @@ def _worth_trying(
     """
     if len(variants) == 1:
         return allowed
-    memory = MEMORIES.index("hbm" if "hbm" in capacity.memories else "ddr")
-    room = capacity.limits[memory] * (1.0 - ROOMY)
+    memory = MEMORIES.index("hbm" if "hbm" in task.capacity.memories else "ddr")
+    room = task.capacity.limits[memory] * (1.0 - ROOMY)
     sizes = np.array(
-        [table.rows * table.row_bytes(table.dim, work.state_floats) for table in tables], float
+        [table.rows * table.row_bytes(table.dim, task.work.state_floats) for table in task.tables],
+        float,
     )
-    if sizes.sum() > room * layout.ranks:
+    if sizes.sum() > room * task.layout.ranks:
         return allowed
     whole = np.array([variant.share == 1.0 for variant in variants])
     small = (sizes <= room) & (allowed & whole).any(axis=1)
@@ -219,12 +211,7 @@ def _worth_trying(
 
 
 def candidates_of(
-    tables: TableSpecs,
-    cuts: Sequence[Cuts],
-    variants: tuple[Variant, ...],
-    allowed: Flags,
-    model: CostModel,
-    work: Workload,
+    task: SearchTask, cuts: Sequence[Cuts], variants: tuple[Variant, ...], allowed: Flags
 ) -> PricedCuts:
     """Cuts with the placements that they may have, and their prices: allowed bool[tables,
     variants].
@@ -238,10 +225,10 @@ def candidates_of(
         rows=pieces["rows"].astype(np.float64),
         width=pieces["width"].astype(np.float64),
     )
-    rectangles = on_rows(rectangles, tables, work, pieces["first_row"])
+    rectangles = on_rows(rectangles, task.tables, task.work, pieces["first_row"])
     rectangles = with_variants(rectangles, variants, variant)
-    pieces["phases"] = model.seconds(rectangles)
-    pieces["bytes"] = bytes_of(tables, rectangles, variants, variant, work)
+    pieces["phases"] = task.model.seconds(rectangles)
+    pieces["bytes"] = bytes_of(task.tables, rectangles, variants, variant, task.work)
     return PricedCuts(columns, pieces)
 
 
@@ -254,10 +241,9 @@ def joined(first: PricedCuts, second: PricedCuts) -> PricedCuts:
     )
 
 
-def assembled(
-    tables: TableSpecs, variants: tuple[Variant, ...], candidates: PricedCuts, model: CostModel
-) -> Options:
+def assembled(task: SearchTask, variants: tuple[Variant, ...], candidates: PricedCuts) -> Options:
     """Options from priced candidates, those of a table side by side in their order."""
+    tables, model = task.tables, task.model
     columns, pieces = _by_table(candidates)
     phases = pieces["phases"]
     # phases in which no candidate takes time are left out: every step of the search sums these

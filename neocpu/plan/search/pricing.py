@@ -16,9 +16,9 @@ from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import PlanDraft, Spread, slowed, sums_by_rank
 from neocpu.plan.search.free_cuts import cut_of, cut_of_candidate
-from neocpu.plan.search.options import CODES, Options, options_of, rank_layout
+from neocpu.plan.search.options import CODES, Options, SearchTask, options_of, rank_layout
 from neocpu.plan.search.relaxed import ranges_of
-from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
+from neocpu.plan.tiers.limits import bytes_of, with_variants
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpec, TableSpecs
 
@@ -26,15 +26,9 @@ from neocpu.tables.specs.specs import TableSpec, TableSpecs
 Edges = tuple[tuple[int, int], tuple[int, int]]
 
 
-def answer_of(
-    draft: PlanDraft,
-    tables: TableSpecs,
-    model: CostModel,
-    work: Workload,
-    capacity: Capacity,
-    bound: float,
-) -> Answer:
+def answer_of(draft: PlanDraft, task: SearchTask, bound: float) -> Answer:
     """The plan of a draft, and its price; bound : seconds of `bounded`."""
+    tables, model, work = task.tables, task.model, task.work
     options = draft.options
     layout = draft.layout
     shards, pieces = _shards(draft, tables)
@@ -62,7 +56,7 @@ def answer_of(
         loads=loads,
         memory=size[:, :3].astype(np.int64),
         bound=model.fixed_seconds + bound,
-        budget=capacity,
+        budget=task.capacity,
     )
 
 
@@ -91,10 +85,10 @@ def answer_of_plan(
     pieces = np.arange(rectangles.table.size)
     size = sums_by_rank(each, pieces, rectangles.rank, layout.ranks)
     schemes = choose_schemes(plan.tables, spec)
-    options = options_of(plan.tables, schemes, layout, model, work, capacity)
+    task = SearchTask(plan.tables, schemes, layout, model, work, capacity)
+    options = options_of(task)
     ranges = ranges_of(plan.tables, schemes, layout, model, work, options)
-    limits = rank_limits(capacity, plan.tables, work, layout.ranks)
-    bound = bounded(options, layout, limits, ranges).seconds
+    bound = bounded(options, layout, task.limits, ranges).seconds
     return Answer(
         plan=plan,
         placements=tuple(variants[v].name for v in variant_of_table.tolist()),

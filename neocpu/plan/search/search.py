@@ -30,12 +30,12 @@ from neocpu.plan.search.drafts import PlanDraft, build, lay
 from neocpu.plan.search.filled import Filled
 from neocpu.plan.search.free_cuts import FreeCuts, Pins
 from neocpu.plan.search.local_search import improve
-from neocpu.plan.search.options import CODES, Options, priced_candidates
+from neocpu.plan.search.options import CODES, Options, SearchTask, priced_candidates
 from neocpu.plan.search.partition import PARTITIONERS
 from neocpu.plan.search.prices import cheapest, is_short, packed, within
 from neocpu.plan.search.pricing import answer_of, answer_of_plan, draft_of
 from neocpu.plan.search.relaxed import ranges_of
-from neocpu.plan.tiers.limits import TOGETHER, rank_limits
+from neocpu.plan.tiers.limits import TOGETHER
 from neocpu.plan.tiers.placements import Capacity
 from neocpu.tables.specs.specs import TableSpecs
 
@@ -83,20 +83,20 @@ def plan_tables(
     not fit the capacity; the message says how much they need.
     """
     capacity = capacity or Capacity()
-    limits = rank_limits(capacity, tables, work, layout.ranks)
     schemes = choose_schemes(tables, spec)
     check_pins(tables, schemes, work.pins, layout.ranks, fixed)
-    candidates, variants = priced_candidates(tables, schemes, layout, model, work, capacity)
-    cuts = FreeCuts(tables, variants, model, work)
+    task = SearchTask(tables, schemes, layout, model, work, capacity)
+    limits = task.limits
+    candidates, variants = priced_candidates(task)
+    cuts = FreeCuts(task, variants)
     candidates = cuts.proposed(candidates, proposed)
     candidates = cuts.pinned(candidates, fixed or {})
-    filled = Filled(tables, schemes, layout, model, work, limits)
-    options, drafts = filled.drafts(candidates, variants)
+    options, drafts = Filled(task).drafts(candidates, variants)
     ranges = ranges_of(tables, schemes, layout, model, work, options)
     bound = bounded(options, layout, limits, ranges)
     drafts += starts(options, layout, limits, bound.choices, patient=not drafts)
     # a start that needs no machine: the answer is then never worse than the default planner's
-    others = [*proposed, *_byte_counting(tables, spec, layout, work, capacity, fixed)]
+    others = [*proposed, *_byte_counting(task, spec, fixed)]
     others_drafts = (draft_of(options, plan, layout, limits) for plan in others)
     drafts += [draft for draft in others_drafts if draft is not None and draft.fits]
     if not drafts:
@@ -110,7 +110,7 @@ def plan_tables(
             begun.append(draft)
     improved = [improve(draft, total / len(begun)) for draft in begun]
     best = min(improved, key=lambda draft: draft.value)
-    return answer_of(best, tables, model, work, capacity, bound.seconds)
+    return answer_of(best, task, bound.seconds)
 
 
 def greedy(
@@ -222,20 +222,20 @@ def starts(
     yield from fitting
 
 
-def _byte_counting(
-    tables: TableSpecs,
-    spec: PlanSpec,
-    layout: Layout,
-    work: Workload,
-    capacity: Capacity,
-    fixed: Pins | None,
-) -> list[Plan]:
+def _byte_counting(task: SearchTask, spec: PlanSpec, fixed: Pins | None) -> list[Plan]:
     """`auto.make_plan`'s plan; none where making it would take long, or it finds none."""
+    tables, layout, work = task.tables, task.layout, task.work
     if len(tables) * layout.ranks > MOST_FOR_AUTO:
         return []
     try:
         plan = auto.make_plan(
-            tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None, fixed
+            tables,
+            spec,
+            layout.ranks,
+            layout.ranks_per_node,
+            work,
+            task.capacity.total or None,
+            fixed,
         )
     except PlanError:
         return []

@@ -19,7 +19,14 @@ from neocpu.plan.search.answer import Alternative, Answer
 from neocpu.plan.search.cuts import NODE, RANK
 from neocpu.plan.search.drafts import Spread, spread, sums_by_rank
 from neocpu.plan.search.free_cuts import FreeCut, cut_of, cut_of_candidate, free_candidates
-from neocpu.plan.search.options import CODES, Options, assembled, joined, priced_candidates
+from neocpu.plan.search.options import (
+    CODES,
+    Options,
+    SearchTask,
+    assembled,
+    joined,
+    priced_candidates,
+)
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity
 
@@ -81,16 +88,14 @@ class Trials:
         answer = self.answer
         tables = answer.plan.tables
         schemes = (AUTO,) * len(tables)
-        layout, work = answer.layout, answer.work
-        candidates, variants = priced_candidates(
-            tables, schemes, layout, self.model, work, self.capacity
-        )
-        options = assembled(tables, variants, candidates, self.model)
+        task = SearchTask(tables, schemes, answer.layout, self.model, answer.work, self.capacity)
+        candidates, variants = priced_candidates(task)
+        options = assembled(task, variants, candidates)
         free = list(self._free_cuts(options))
         if not free:
             return options
-        added = free_candidates(tables, free, variants, self.model, work)
-        return assembled(tables, variants, joined(candidates, added), self.model)
+        added = free_candidates(task, free, variants)
+        return assembled(task, variants, joined(candidates, added))
 
     def _free_cuts(self, options: Options) -> Iterator[FreeCut]:
         """The answer's tables whose rectangles no candidate has."""

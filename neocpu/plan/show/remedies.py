@@ -15,7 +15,7 @@ from neocpu.core.units import bytes_text, seconds_text
 from neocpu.parallel.sharding.plan import AUTO
 from neocpu.plan.cost.capacity import model_bytes
 from neocpu.plan.search.answer import Answer
-from neocpu.plan.search.options import options_of
+from neocpu.plan.search.options import SearchTask, options_of
 from neocpu.plan.search.question import PlanQuestion
 from neocpu.plan.tiers.placements import Variant
 
@@ -53,14 +53,8 @@ def missing_bytes(question: PlanQuestion) -> int:
     """
     tables = question.tables
     capacity = question.capacity
-    options = options_of(
-        tables,
-        (AUTO,) * len(tables),
-        question.layout,
-        question.model,
-        question.work,
-        capacity,
-    )
+    layout, model, work = question.layout, question.model, question.work
+    options = options_of(SearchTask(tables, (AUTO,) * len(tables), layout, model, work, capacity))
     limits = capacity.limits
     excess = np.maximum(options.peak_bytes[:, : limits.size] - limits, 0.0).max(axis=1)
     fullest = float(np.minimum.reduceat(excess, options.start[:-1]).max())
