@@ -14,14 +14,15 @@ gradient of the module's placeholder, is one of the graph's.
 
 import itertools
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from neocpu.peers.fbgemm.context import Context, Gradients, Inputs
 from neocpu.peers.fbgemm.modules.autograd import Flags, features_with_gradient
+from neocpu.peers.fbgemm.modules.engine import FeatureBatch
 
 # Modules by their handle; weak, so that a graph keeps no module alive.
 _MODULES: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
@@ -74,36 +75,7 @@ def _weighted_features(features: Tensor | None, weighted: bool) -> Tensor | None
     return features if weighted else torch.zeros(0, dtype=torch.bool)
 
 
-def _flags(features: Tensor | None, count: int) -> Flags | None:
-    """`_weighted_features` as `update` and `gradients` take it: bool[F], or None."""
-    if features is not None and not features.numel():
-        return None
-    return features_with_gradient(features, count)
-
-
-_LIBRARY.define(
-    "tbe_check(int handle, Tensor(a!) indices, Tensor(b!) offsets, Tensor? weights, "
-    "SymInt[] batch_sizes) -> ()"
-)
-_LIBRARY.define(
-    f"tbe_lookup(Tensor placeholder, Tensor? weights, {_BATCH}, SymInt[] shape, "
-    "ScalarType dtype) -> Tensor"
-)
-_LIBRARY.define(
-    f"tbe_update(Tensor grad, Tensor placeholder, Tensor? weights, {_BATCH}) -> (Tensor, Tensor)"
-)
-_LIBRARY.define(
-    f"dense_lookup(Tensor table, Tensor? weights, {_BATCH}, SymInt[] shape, "
-    "ScalarType dtype) -> Tensor"
-)
-_LIBRARY.define(
-    f"dense_gradients(Tensor grad, Tensor table, Tensor? weights, {_BATCH}, bool rows) "
-    "-> (Tensor, Tensor)"
-)
-_LIBRARY.define(
-    "nbit_lookup(Tensor(a!) indices, Tensor(b!) offsets, Tensor? weights, int handle, "
-    "SymInt[] shape, ScalarType dtype) -> Tensor"
-)
+# ---- what is computed ----
 
 
 def _check(
@@ -112,135 +84,128 @@ def _check(
     _MODULES[handle].check_bounds(indices, offsets, weights, sizes)
 
 
-def _lookup(
-    rows: Tensor,
-    weights: Tensor | None,
-    indices: Tensor,
-    offsets: Tensor,
-    features: Tensor | None,
-    sizes: Sequence[int],
-    handle: int,
-    shape: Sequence[int],
-    dtype: torch.dtype,
-) -> Tensor:
-    module = _MODULES[handle]
-    out: Tensor = module.forward_pass(module.feature_batch(indices, offsets, weights, sizes))
+class _Call(NamedTuple):
+    """The arguments that all lookups share, in the order of `_BATCH`."""
+
+    weights: Tensor | None
+    indices: Tensor
+    offsets: Tensor
+    features: Tensor | None
+    sizes: Sequence[int]
+    handle: int
+
+    @property
+    def module(self) -> Any:
+        """The module that is called."""
+        return _MODULES[self.handle]
+
+    @property
+    def batch(self) -> FeatureBatch:
+        """The lookups as the module takes them."""
+        lookups = (self.indices, self.offsets, self.weights, self.sizes)
+        batch: FeatureBatch = self.module.feature_batch(*lookups)
+        return batch
+
+    @property
+    def flags(self) -> Flags | None:
+        """`_weighted_features` as `update` and `gradients` take it: bool[F], or None."""
+        if self.features is not None and not self.features.numel():
+            return None
+        return features_with_gradient(self.features, len(self.module.feature_table_map))
+
+    def weight_gradient_fake(self) -> Tensor:
+        """A tensor of the shape and dtype of the gradient of the weights."""
+        if self.weights is None or (self.features is not None and self.features.shape[0] == 0):
+            return torch.empty(0)
+        return self.weights.new_empty(self.weights.shape)
+
+
+def _lookup(rows: Tensor, *arguments: Any) -> Tensor:
+    call = _Call(*arguments[:-2])
+    out: Tensor = call.module.forward_pass(call.batch)
     return out
 
 
-def _update(
-    grad: Tensor,
-    placeholder: Tensor,
-    weights: Tensor | None,
-    indices: Tensor,
-    offsets: Tensor,
-    features: Tensor | None,
-    sizes: Sequence[int],
-    handle: int,
-) -> tuple[Tensor, Tensor]:
-    module = _MODULES[handle]
-    batch = module.feature_batch(indices, offsets, weights, sizes)
-    weight_gradient = module.update(batch, grad, _flags(features, len(module.feature_table_map)))
+def _update(grad: Tensor, placeholder: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    call = _Call(*arguments)
+    weight_gradient = call.module.update(call.batch, grad, call.flags)
     # An operator of torch returns tensors, never None; nobody reads this one.
     return torch.zeros(0), torch.zeros(0) if weight_gradient is None else weight_gradient
 
 
-def _dense_gradients(
-    grad: Tensor,
-    table: Tensor,
-    weights: Tensor | None,
-    indices: Tensor,
-    offsets: Tensor,
-    features: Tensor | None,
-    sizes: Sequence[int],
-    handle: int,
-    rows: bool,
-) -> tuple[Tensor, Tensor]:
-    module = _MODULES[handle]
-    batch = module.feature_batch(indices, offsets, weights, sizes)
-    gradients = module.gradients(batch, grad, rows, _flags(features, len(module.feature_table_map)))
+def _dense_gradients(grad: Tensor, table: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    *shared, rows = arguments
+    call = _Call(*shared)
+    gradients = call.module.gradients(call.batch, grad, rows, call.flags)
     # As above: a tensor stands for a gradient that nobody asked for.
     row_gradient, weight_gradient = (torch.zeros(0) if g is None else g for g in gradients)
     return row_gradient, weight_gradient
 
 
 def _nbit_lookup(
-    indices: Tensor,
-    offsets: Tensor,
-    weights: Tensor | None,
-    handle: int,
-    shape: Sequence[int],
-    dtype: torch.dtype,
+    indices: Tensor, offsets: Tensor, weights: Tensor | None, handle: int, *_: object
 ) -> Tensor:
     out: Tensor = _MODULES[handle].look_up(indices, offsets, weights)
     return out
 
 
-for _name, _function in (
-    ("tbe_check", _check),
-    ("tbe_lookup", _lookup),
-    ("tbe_update", _update),
-    ("dense_lookup", _lookup),
-    ("dense_gradients", _dense_gradients),
-    ("nbit_lookup", _nbit_lookup),
-):
-    _LIBRARY.impl(_name, _function, "CPU")
-
-
 # ---- shapes and dtypes ----
 
 
-@torch.library.register_fake("neocpu::tbe_check", lib=_LIBRARY)
-def _check_fake(*arguments: object) -> None:
-    return None
-
-
-@torch.library.register_fake("neocpu::tbe_lookup", lib=_LIBRARY)
-@torch.library.register_fake("neocpu::dense_lookup", lib=_LIBRARY)
-def _lookup_fake(rows: Tensor, *arguments: object) -> Tensor:
+def _lookup_fake(rows: Tensor, *arguments: Any) -> Tensor:
     shape, dtype = arguments[-2:]
     return rows.new_empty(shape, dtype=dtype)
 
 
-@torch.library.register_fake("neocpu::nbit_lookup", lib=_LIBRARY)
-def _nbit_lookup_fake(indices: Tensor, *arguments: object) -> Tensor:
-    shape, dtype = arguments[-2:]
-    return indices.new_empty(shape, dtype=dtype)
+def _update_fake(grad: Tensor, placeholder: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    return placeholder.new_empty(0), _Call(*arguments).weight_gradient_fake()
 
 
-def _weight_gradient_fake(weights: Tensor | None, features: Tensor | None) -> Tensor:
-    if weights is None or (features is not None and features.shape[0] == 0):
-        return torch.empty(0)
-    return weights.new_empty(weights.shape)
-
-
-@torch.library.register_fake("neocpu::tbe_update", lib=_LIBRARY)
-def _update_fake(
-    grad: Tensor,
-    placeholder: Tensor,
-    weights: Tensor | None,
-    indices: Tensor,
-    offsets: Tensor,
-    features: Tensor | None,
-    *arguments: object,
-) -> tuple[Tensor, Tensor]:
-    return placeholder.new_empty(0), _weight_gradient_fake(weights, features)
-
-
-@torch.library.register_fake("neocpu::dense_gradients", lib=_LIBRARY)
-def _dense_gradients_fake(
-    grad: Tensor,
-    table: Tensor,
-    weights: Tensor | None,
-    indices: Tensor,
-    offsets: Tensor,
-    features: Tensor | None,
-    sizes: Sequence[int],
-    handle: int,
-    rows: bool,
-) -> tuple[Tensor, Tensor]:
+def _dense_gradients_fake(grad: Tensor, table: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    *shared, rows = arguments
     row_gradient = table.new_empty(table.shape if rows else (0,))
-    return row_gradient, _weight_gradient_fake(weights, features)
+    return row_gradient, _Call(*shared).weight_gradient_fake()
+
+
+_RESULT = "SymInt[] shape, ScalarType dtype) -> Tensor"
+_CHECKED = "Tensor(a!) indices, Tensor(b!) offsets, Tensor? weights, "
+# By name: the schema, the function, and the one that says the result's shapes and dtypes.
+_OPERATORS: dict[str, tuple[str, Callable[..., object], Callable[..., object]]] = {
+    "tbe_check": (
+        f"(int handle, {_CHECKED}SymInt[] batch_sizes) -> ()",
+        _check,
+        lambda *arguments: None,
+    ),
+    "tbe_lookup": (
+        f"(Tensor placeholder, Tensor? weights, {_BATCH}, {_RESULT}",
+        _lookup,
+        _lookup_fake,
+    ),
+    "tbe_update": (
+        f"(Tensor grad, Tensor placeholder, Tensor? weights, {_BATCH}) -> (Tensor, Tensor)",
+        _update,
+        _update_fake,
+    ),
+    "dense_lookup": (
+        f"(Tensor table, Tensor? weights, {_BATCH}, {_RESULT}",
+        _lookup,
+        _lookup_fake,
+    ),
+    "dense_gradients": (
+        f"(Tensor grad, Tensor table, Tensor? weights, {_BATCH}, bool rows) -> (Tensor, Tensor)",
+        _dense_gradients,
+        _dense_gradients_fake,
+    ),
+    "nbit_lookup": (
+        f"({_CHECKED}int handle, {_RESULT}",
+        _nbit_lookup,
+        _lookup_fake,
+    ),
+}
+for _name, (_schema, _function, _fake) in _OPERATORS.items():
+    _LIBRARY.define(_name + _schema)
+    _LIBRARY.impl(_name, _function, "CPU")
+    torch.library.register_fake(f"neocpu::{_name}", _fake, lib=_LIBRARY)
 
 
 # ---- gradients ----
