@@ -44,7 +44,7 @@ for operand in OPERANDS:
     print(f"{' '.join(operand):16} {errors[operand][:, -1].mean():+.5f} in the mean of long sums")
 
 # %%
-# **Weights.** 600 short steps. Master weights are fp32, and rounded anew for every product.
+# **Weights.** 300 short steps. Master weights are fp32, and rounded anew for every product.
 # Split-SGD keeps the same 32 bits in two halves, and products read the upper one, which is the
 # number with its lower bits cut off. Where only bf16 numbers are kept, an update of less than half
 # a unit in the last place is lost, unless it is rounded by chance.
@@ -57,10 +57,10 @@ def train(*keys, **scaling):
     """Losses and loss scales of all steps."""
     numbers = PrecisionKeys(*keys, **scaling)
     model = Dlrm(ModelLayout(8, (), (32, 16), (16, 1), "cat", loss="mse", precision=numbers))
-    optimizer = DenseOptimizer(SparseOptimizer("sgd", learning_rate=0.001), model.flat)
+    optimizer = DenseOptimizer(SparseOptimizer("sgd", learning_rate=0.002), model.flat)
     optimizer.settle = model.settle
     E, losses, scales = np.empty((len(x), 16), np.float32), [], []
-    for step in range(1, 601):
+    for step in range(1, 301):
         model.precision.begin(step, 0, len(x))
         scales.append(float(model.precision.loss_scale))
         model.forward_bottom(x, E)
