@@ -5,7 +5,8 @@
 Rank 0 writes RESULT, a JSON list: for every plan its model, seed, seconds of a step and of each
 phase. PLANS is a number of plans, or FIRST:END of their seeds. A step is timed from a barrier to
 the next. Phases are timed in steps of their own, with a barrier in front of every phase; a phase
-takes as long as the slowest rank. Of all steps, in every pass over the plans, the shortest counts.
+takes as long as the slowest rank, and one in which a rank lost its core counts only where there is
+no other. Of all steps, in every pass over the plans, the shortest counts.
 After SECONDS no further plan begins.
 """
 
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,28 +28,12 @@ from neocpu.parallel.transport.launch import (
     prepare_threads,
     run_guarded,
 )
+from neocpu.plan.machines.measure.phase_clock import PhaseClock
 
-T = TypeVar("T")
 # Batches that take turns.
 BATCHES = 3
 # Steps before those that are timed.
 WARMUP = 3
-
-
-class PhaseClock:
-    """Seconds of the phases of one step on this rank."""
-
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-        self.seconds: dict[str, float] = {}
-
-    def __call__(self, phase: str, work: Callable[[], T]) -> T:
-        """Do the work of a phase, all ranks beginning together."""
-        self._comm.barrier()
-        start = time.perf_counter()
-        result = work()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-        return result
 
 
 class Run:
@@ -103,14 +88,13 @@ class Run:
         self._comm.barrier()
         return time.perf_counter() - start
 
-    def phases(self) -> dict[str, float]:
-        """Seconds of each phase of a step on this rank (the stages of `TrainStep`)."""
+    def phases(self, clock: PhaseClock) -> None:
+        """A step, phase by phase (the stages of `TrainStep`)."""
         self._steps += 1
         batch = self._batches[self._steps % BATCHES]
         model = self._model
-        clock = PhaseClock(self._comm)
         coming = clock("input", lambda: self._started(batch))
-        E = np.empty((batch.labels.size, model.columns), np.float32)
+        E = self._step.vectors.matrix(batch.labels.size)
         clock("dense_forward", lambda: model.forward_bottom(batch.dense, E))
         self._pool(clock, coming, E)
         clock("dense_forward", lambda: model.forward_top(E))
@@ -119,7 +103,6 @@ class Run:
         reduced = clock("dense_exchange", lambda: self._step.start_sum(bucket).wait())
         self._update(clock, dE)
         clock("dense_update", lambda: self._dense.step(reduced, self._steps))
-        return clock.seconds
 
     def _started(self, batch: Any) -> Any:
         coming = self._tables.start(batch.sparse, batch.samples)
@@ -188,15 +171,8 @@ class Run:
         for _ in range(WARMUP):
             self.step()
         shortest = min(self.step() for _ in range(steps))
-        self.phases()
-        spans = [self.phases() for _ in range(max(2, steps // 2))]
-        everybody = self._comm.allgather_bytes(json.dumps(spans).encode())
-        ranks = [json.loads(text) for text in everybody]
-        slowest = [
-            {name: max(rank[i][name] for rank in ranks) for name in spans[0]}
-            for i in range(len(spans))
-        ]
-        phases = {name: min(span[name] for span in slowest) for name in spans[0]}
+        clock = PhaseClock(self._comm, elsewhere=0)
+        phases = clock.steps(lambda _: self.phases(clock))
         return {"step": shortest, "phases": phases}
 
 

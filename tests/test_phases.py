@@ -158,6 +158,7 @@ def test_a_job_measures_what_was_recorded_by_a_clock_that_counts(
 
     for module in (timing, phase_clock):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter_ns=clock))
+    monkeypatch.setattr(phase_clock, "preemptions", lambda: 0)
     monkeypatch.setattr(phase_costs, "SHAPES", ((4, 200, 16, 2, 64), (2, 300, 32, 1, 64)))
     designs = tuple(replace(design, batch=64) for design in DENSE_DESIGNS[:3])
     monkeypatch.setattr(phase_costs, "DENSE_DESIGNS", designs)
@@ -184,6 +185,33 @@ def test_a_job_measures_what_was_recorded_by_a_clock_that_counts(
         recorded.check(f"measured with {per_node} rank(s) a host", lines)
     phases = {cost["phase"] for cost in measured["phases"]}
     assert phases == set(MEASURED_PHASES) >= set(PHASES) - {"prefetch"}
+
+
+def test_a_call_that_lost_its_core_counts_only_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0
+    lost = 0
+    monkeypatch.setattr(phase_clock, "time", SimpleNamespace(perf_counter_ns=lambda: now))
+    monkeypatch.setattr(phase_clock, "preemptions", lambda: lost)
+    clock = phase_clock.PhaseClock(SingleComm(), elsewhere=0)
+
+    def work(nanoseconds: int, switches: int) -> None:
+        nonlocal now, lost
+        now += nanoseconds
+        lost += switches
+
+    def run(step: int) -> None:
+        # parts of a phase add up
+        clock("calm", lambda: work(100, 0))
+        clock("calm", lambda: work(100, 0))
+        # the 31st step is the first that keeps its core, the others are shorter
+        clock("busy", lambda: work(70 if step == 30 else 50, int(step != 30)))
+
+    assert clock.steps(run) == pytest.approx({"calm": 200e-9, "busy": 70e-9})
+    clock = phase_clock.PhaseClock(SingleComm(), elsewhere=0)
+    never = clock.steps(lambda step: clock("never", lambda: work(90 - step, 1)))
+    assert never == pytest.approx({"never": 49e-9})
 
 
 def test_the_measured_products_are_those_of_a_model() -> None:

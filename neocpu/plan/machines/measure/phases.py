@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
 from neocpu.core.types import Doubles
+from neocpu.parallel.transport.buffers import in_lines
 from neocpu.parallel.transport.comm import Comm
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
 from neocpu.plan.machines.measure.dense import DENSE_DESIGNS, DenseBench
@@ -128,7 +129,8 @@ class Workbench:
             for _ in range(BATCHES)
         ]
         self._gradient = rng.standard_normal((hi - lo, self._tables.columns), np.float32)
-        self._out = np.zeros_like(self._gradient)
+        # as a step's E, whose lookups are written past the caches
+        self._out = in_lines(self._gradient.size, np.float32).reshape(self._gradient.shape)
         self._step = 0
 
     def close(self) -> None:
