@@ -19,7 +19,7 @@ MOST_STEPS = 40
 # seconds of a workload after which no more than the fewest steps are made
 BUDGET = 0.2
 # seconds after which disturbed phases count as they are
-PATIENCE = 1.0
+PATIENCE = 0.5
 # bytes that are touched between two phases, as many as E of 1,024 samples with 2,000 columns has
 ELSEWHERE = 8 << 20
 
