@@ -205,13 +205,13 @@ def test_a_call_that_lost_its_core_counts_only_where_there_is_no_other(
         # parts of a phase add up
         clock("calm", lambda: work(100, 0))
         clock("calm", lambda: work(100, 0))
-        # the 31st step is the first that keeps its core, the others are shorter
-        clock("busy", lambda: work(70 if step == 30 else 50, int(step != 30)))
+        # the 15th step is the first that keeps its core, the others are shorter
+        clock("busy", lambda: work(70 if step == 14 else 50, int(step != 14)))
 
     assert clock.steps(run) == pytest.approx({"calm": 200e-9, "busy": 70e-9})
     clock = phase_clock.PhaseClock(SingleComm(), elsewhere=0)
     never = clock.steps(lambda step: clock("never", lambda: work(90 - step, 1)))
-    assert never == pytest.approx({"never": 49e-9})
+    assert never == pytest.approx({"never": 69e-9})
 
 
 def test_the_measured_products_are_those_of_a_model() -> None:

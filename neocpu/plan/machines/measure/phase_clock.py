@@ -15,11 +15,11 @@ COLD = 2
 STEPS = 10
 FEWEST_STEPS = 4
 # as many for phases that were disturbed in all of these
-MOST_STEPS = 40
+MOST_STEPS = 20
 # seconds of a workload after which no more than the fewest steps are made
 BUDGET = 0.2
 # seconds after which disturbed phases count as they are
-PATIENCE = 0.5
+PATIENCE = 0.3
 # bytes that are touched between two phases, as many as E of 1,024 samples with 2,000 columns has
 ELSEWHERE = 8 << 20
 
