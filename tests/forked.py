@@ -40,6 +40,7 @@ NO_FORKS = ("neocpu.parallel.transport.mpi",)  # they start MPI, which a fork ma
 
 Key = tuple[str, int]  # of a function in its file: name, line
 AT_IMPORT: set[CodeType] = set()  # what ran before the tests waited
+FOLDERS: dict[Path, Any] = {}  # their nodes
 LATER: set[str] = set()  # modules that a fork has imported, and the next one shall not have to
 
 
@@ -131,6 +132,12 @@ def _note(frame: FrameType, event: str, value: Any) -> None:
 def pytest_collection() -> bool:
     """Collect nothing yet."""
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_directory(path: Path) -> Iterator[None]:
+    """A folder has one node: pytest gives fixtures of a conftest.py to the first that it makes."""
+    return FOLDERS.setdefault(path, (yield))
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool:

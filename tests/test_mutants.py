@@ -156,6 +156,8 @@ def test_bugs_in_functions_that_are_loaded_show_in_forks(tmp_path: Path) -> None
     file = "neocpu/core/toy.py"
     name = "tests/test_toy.py"
     texts = {name: OF_LOADED, file: LOADED, "neocpu/__init__.py": "", "pyproject.toml": ""}
+    texts["tests/conftest.py"] = "import pytest\n@pytest.fixture\ndef shared(): return 5\n"
+    texts[of_second := "tests/test_second.py"] = "def test_shared(shared): assert shared == 5\n"
     for path, text in texts.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -181,6 +183,8 @@ def test_bugs_in_functions_that_are_loaded_show_in_forks(tmp_path: Path) -> None
         assert waiting.outcome(file, LOADED.encode(), [name], seconds) == outcome, new
     skipped = waiting.outcome("", b"", [f"{name}::test_skipped"], 30.0)
     assert skipped == Outcome(whole=True)
+    waiting.collect([of_second])  # fixtures of conftest.py are those of all files
+    assert waiting.outcome("", b"", [of_second], 30.0) == right
     waiting.close()
 
 
