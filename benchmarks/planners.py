@@ -30,20 +30,20 @@ import numpy as np
 from benchmarks import heuristics, rivals
 from benchmarks.planner_tasks import PlannerTask, tasks
 from neocpu.core.errors import PlanError
-from neocpu.parallel.sharding.plan import Plan
+from neocpu.parallel.sharding.plan import Plan, PlanSpec
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.models import COST_MODELS
 from neocpu.plan.cost.seconds import CostModel, loads_of, step_seconds
-from neocpu.plan.cost.work import TableArrays, rectangles_of
+from neocpu.plan.cost.work import TableArrays, Workload, rectangles_of
 from neocpu.plan.learned import plans, store
 from neocpu.plan.machines.machine import Machine
 from neocpu.plan.machines.machine_file import load
 from neocpu.plan.search.partition import PARTITIONERS, Packing, fits
-from neocpu.plan.search.planners import planner_of
 from neocpu.plan.search.search import greedy, plan_tables
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity
+from neocpu.tables.specs.specs import TableSpec
 
 MACHINE = "zionex"
 # Pieces x ranks above which the byte-counting planner, whose time grows with it, is not asked.
@@ -63,6 +63,9 @@ HEADER = (
     "most s",
 )
 
+# of all planners: tables, scheme, layout, model, work, capacity
+Arguments = tuple[tuple[TableSpec, ...], PlanSpec, Layout, CostModel, Workload, Capacity]
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -77,7 +80,7 @@ class Setting:
     patience: int
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> Arguments:
         """Arguments of all planners."""
         task = self.task
         return task.tables, task.spec, self.layout, self.model, task.work, self.capacity
@@ -157,8 +160,7 @@ def alone(propose: plans.Propose, setting: Setting) -> Plan:
 
 def whole_planner(name: str, setting: Setting) -> Plan:
     """A learned planner of `parallel.planner`."""
-    planner = planner_of(name)
-    return planner(*setting.arguments, networks=setting.networks).plan
+    return plans.learned_plan(name, *setting.arguments, networks=setting.networks).plan
 
 
 def by_bytes(setting: Setting) -> Plan:
