@@ -11,9 +11,15 @@ with tolerances that fall by tens until its gap is small enough, and the time is
 as a user who knew the tolerance would see it. They take turns; times are medians.
 
     python -m benchmarks.fit --log criteo_kaggle_40k.tsv.gz --rows 8000 --rounds 3
+
+Perceptrons: a log's train part by each method, for hidden units and penalties; metrics of its test
+part, at the end and at the step where they were best.
+
+    python -m benchmarks.fit --log criteo_kaggle_40k.tsv.gz --hidden :16 16:128 --tolerance 1e-3
 """
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -30,7 +36,7 @@ from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.fit.fit import Fit, compile_kernels
 from neocpu.train.fit.keys import METHODS, FitKeys
-from neocpu.train.run.fitting import drafted, features_of
+from neocpu.train.run.fitting import config_of, features_of, measured
 from neocpu.train.watch.results import silent
 
 GAP = 1e-6
@@ -45,10 +51,43 @@ Run = Callable[[float], F64]  # tolerance -> weights
 def train_data(path: Path, whole: bool) -> tuple[Dataset, list[str]]:
     """The train samples of a log, and its features."""
     comm = SingleComm()
-    config = drafted([path], [], ["data.split=[]"] if whole else [], comm)
+    config = config_of([path], [], ["data.split=[]"] if whole else [], comm)
     with tempfile.TemporaryDirectory() as folder:
         splits = open_splits(config, comm, Path(folder), silent)
     return splits.datasets["train"], features_of(config)
+
+
+def perceptrons(path: Path, layers: Sequence[str], tolerance: float, most: int) -> None:
+    """Fits of layers, each "units,...:penalty", to the train part of a log."""
+    comm = SingleComm()
+    config = config_of([path], [], [], comm)
+    with tempfile.TemporaryDirectory() as folder:
+        splits = open_splits(config, comm, Path(folder), silent)
+    train, test = splits.datasets["train"], splits.datasets["test"]
+    print(f"\n{path.name}: {train.rows:,} train rows, {test.rows:,} of the test")
+    for text, method in itertools.product(layers, METHODS):
+        units, _, penalty = text.partition(":")
+        hidden = tuple(int(each) for each in units.split(",") if each)
+        keys = FitKeys(loss="logistic", method=method, l2=float(penalty), hidden=hidden)
+        keys = replace(keys, tolerance=tolerance, most=most)
+        compile_kernels(keys, comm)
+        begun = time.perf_counter()
+        fit = Fit(train, features_of(config), keys, comm)
+        taken = 0.0  # by measuring
+        losses = []
+        for step in fit.steps():
+            paused = time.perf_counter()
+            losses.append((measured(fit.fitted, test, comm).logloss, step.passes))
+            taken += time.perf_counter() - paused
+        seconds = time.perf_counter() - begun - taken
+        best, at = min(losses)
+        print(
+            f"  {text:10} {method:6} {fit.fitted.weights.size:9,} weights: objective "
+            f"{step.objective:.6f}, gradient {step.gradient:.0e}, {step.step:4} steps, "
+            f"{step.passes:6.1f} passes, {seconds:6.1f} s, test loss {losses[-1][0]:.5f}, best "
+            f"{best:.5f} after {at:.0f} passes",
+            flush=True,
+        )
 
 
 def triple(fit: Fit) -> tuple[Any, F64]:
@@ -220,11 +259,16 @@ def main() -> None:
     parser.add_argument("--l2", type=float, default=16.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--hidden", nargs="+", default=[], metavar="UNITS,...:L2")
+    parser.add_argument("--tolerance", type=float, default=1e-5)
+    parser.add_argument("--most", type=int, default=1000)
     asked = parser.parse_args()
     prepare_threads(SingleComm(), asked.threads)
     for path in asked.yardsticks:
         yardstick(path)
-    if asked.log:
+    if asked.hidden:
+        perceptrons(asked.log, asked.hidden, asked.tolerance, asked.most)
+    elif asked.log:
         with tempfile.TemporaryDirectory() as folder:
             compare(asked.log, asked.rows, asked.bits, asked.l2, asked.rounds, Path(folder))
 

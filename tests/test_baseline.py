@@ -109,7 +109,7 @@ def test_the_penalty_is_the_best_on_the_last_rows(opened, monkeypatch):
     _, data, _ = opened(rows=600, noise_from=540)
     keys = FitKeys(loss="logistic", l2=CHOSEN)
     assert fitted(data["train"], ["shop", "tags"], keys, SingleComm()).keys.l2 == PENALTIES[-1]
-    monkeypatch.setattr("neocpu.train.fit.fit.PENALTIES", (1e5, 2.0))
+    monkeypatch.setattr("neocpu.train.fit.keys.PENALTIES", (1e5, 2.0))
     _, data, _ = opened(rows=600)
     assert fitted(data["train"], ["shop", "tags"], keys, SingleComm()).keys.l2 == 2.0
 
