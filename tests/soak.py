@@ -129,7 +129,8 @@ def jobs(seed: int) -> Iterator[Job]:
 @dataclass
 class Lived:
     """One life. faults : those that struck. restarts, rescued : times that it went on by itself,
-    and from rows left in memory. ended : the run reached its end. wrong : what it must not do.
+    and from rows left in memory. said : its last error. ended : the run reached its end. wrong :
+    what it must not do.
     """
 
     job: str
@@ -139,6 +140,7 @@ class Lived:
     seconds: float = 0.0
     restarts: int = 0
     rescued: int = 0
+    said: str = ""
     ended: bool = False
     wrong: str = ""
     date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d"))
@@ -348,6 +350,7 @@ class Soak:
         lived.faults = [fault.name for fault in struck]
         lived.restarts = text.count(RESTARTED)
         lived.rescued = text.count(RESCUED)
+        lived.said = "".join(sentences(text)[-1:])
         self.record.add(lived)
         line = f"{job.name}, {ranks} rank(s): {names_of(struck)}: status {lived.status}"
         print(f"{line}, {lived.restarts} of {restarts} restarts, {lived.seconds:.0f} s", flush=True)
@@ -425,7 +428,8 @@ class Soak:
             start_new_session=True,
         )
         parity = any(one.startswith("checkpoint.parity=") and one[-1] != "0" for one in sets)
-        return Life(process, mark, hosts, parity)
+        alone = None if ranks > 1 else int(restarts > 0)
+        return Life(process, mark, hosts, parity, alone)
 
     def _dealt(self, hosts: Room, ranks: int) -> Iterator[int]:
         """The host of each rank: some of the room's, each of them with one at least."""

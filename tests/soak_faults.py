@@ -117,7 +117,8 @@ class Life:
     """One run that was started, and what is done to it.
 
     hosts : numbers of those that it has ranks on; () where it has none of the room. parity : its
-    rows outlive its ranks.
+    rows outlive its ranks. alone : place of its one rank among its processes of `neocpu train`,
+    the first of which was called; None: it has several, which mpiexec starts.
     """
 
     def __init__(
@@ -126,8 +127,10 @@ class Life:
         mark: str,
         hosts: Sequence[int] = (),
         parity: bool = False,
+        alone: int | None = None,
     ) -> None:
         self.process = process
+        self._alone = alone
         self.hosts = hosts
         self.parity = parity
         self._begun = time.monotonic()
@@ -159,7 +162,7 @@ class Life:
         return processes
 
     def ranks(self) -> list[int]:
-        """Those that train."""
+        """Those that train; none while they are started again."""
         readers = self.readers()
         everybody = {n: words for n, words in self.processes().items() if n not in readers}
         ranks = [
@@ -167,7 +170,7 @@ class Life:
             for number, words in everybody.items()
             if any(word.startswith(RANK) for word in words)
         ]
-        return ranks or self.launcher()
+        return ranks if self._alone is None else self._called()[self._alone :][:1]
 
     def readers(self) -> list[int]:
         """Those that read data for others."""
@@ -180,13 +183,18 @@ class Life:
 
     def launcher(self) -> list[int]:
         """The process of `neocpu train` that was called, once it runs."""
+        return self._called()[:1]
+
+    def _called(self) -> list[int]:
+        """Processes of `neocpu train` that mpiexec did not start, the oldest first."""
         numbers = []
         for number, words in self.processes().items():
             with contextlib.suppress(OSError):
                 command = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
-                if b"python" in command[0] and not any(word.startswith(RANK) for word in words):
+                of_command = b"python" in command[0] and b"train" in command
+                if of_command and not any(word.startswith(RANK) for word in words):
                     numbers.append(number)
-        return sorted(numbers)[:1]
+        return sorted(numbers)
 
     def signal(self, numbers: Sequence[int], what: signal.Signals) -> None:
         """Send a signal."""
