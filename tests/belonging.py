@@ -21,8 +21,8 @@ KERNELS = "neocpu/kernels/"
 MOST_OF_KERNELS = 3  # which are compiled anew; their twins see most bugs
 # of the whole house: they look at texts of files, or at copies of the package
 LEFT_OUT = {f"tests/test_{name}.py" for name in ("house", "recipes", "mutants", "readme")}
-_GROUPS = (workers.FIRST["waiting"], *workers.LAST.values())
-START_MPI = {f"tests/test_{name}.py" for group in _GROUPS for name in group}
+_WAITING = (workers.FIRST["waiting"], *workers.MPI.values())
+START_MPI = {f"tests/test_{name}.py" for group in _WAITING for name in group}
 # of lines outside of functions: they may be keys of a config, or options
 DEFAULTS = "tests/test_public.py::test_defaults_are_those_that_were_recorded"
 # tests that hold the numbers of a folder against recorded ones; they need not run its functions,

@@ -76,5 +76,5 @@ def test_what_is_named_is_there() -> None:
         names |= {
             f"{file}::{name}" for name in re.findall(r"(?m)^def (test_\w+)", path.read_text())
         }
-    groups = {name for group in (workers.FIRST | workers.LAST).values() for name in group}
+    groups = {name for group in workers.GROUPS.values() for name in group}
     assert not (groups | workers.LONG | workers.QUICK) - names

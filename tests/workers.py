@@ -8,8 +8,9 @@ and some files share one:
 * Files that need the same kernels stand in a group, or two workers would compile them both. These
   groups come first, the longest at the head, so that all kernels are soon in the cache; beside the
   one that compiles what all runs need, files that need no kernels, and those that mostly wait.
-* Whatever else starts mpiexec is in the last groups, the longest at the head: ranks poll while they
-  wait, and by then the kernels are compiled.
+* What else starts mpiexec follows, the longest at the head: by then the kernels are compiled, and
+  while ranks wait for each other other workers have the cores.
+* Files that stand alone are short and come last, so that all workers end at about the same time.
 
 `pytest tests/test_x.py` runs in one process, where a debugger works; `-n 0` and `-n 4` decide
 otherwise.
@@ -31,7 +32,7 @@ from neocpu.core import cores
 MOST_WORKERS = 4  # more would wait for the longest group, and compile the same kernels at once
 
 # group -> files without "test_", or "file::test" for one test of a file. What stands in no group
-# is one of its own; such files run between FIRST and LAST.
+# is one of its own; such files run last.
 FIRST: dict[str, tuple[str, ...]] = {
     "without AVX-512": ("promise::test_one_digest_without_avx512",),
     "runs": (
@@ -56,14 +57,18 @@ FIRST: dict[str, tuple[str, ...]] = {
     "exports": ("export", "export_onnx", "imports", "serve"),
     "damage": ("checkpoint", "checkpoint_damage", "oracle_damage", "fuzz"),
 }
-LAST: dict[str, tuple[str, ...]] = {
-    "promise": ("promise", "readme"),
-    "kills": ("resume", "parity_kills"),
+MPI: dict[str, tuple[str, ...]] = {
     "bodies": ("spmd",),
-    "hosts": ("hosts", "calibrate", "balance"),
-    # short ones, so that no worker waits long for another's last
-    "signals": ("signals",),
-    "emulation": ("emulation",),
+    "promise": ("promise", "readme"),
+    "hosts": ("hosts", "calibrate", "balance", "emulation"),
+    "kills": ("resume", "parity_kills", "signals"),
+}
+# files that take long, some of them on the days of their long covers
+SLOW: dict[str, tuple[str, ...]] = {
+    "empty caches": ("warmup", "kernel_cache"),
+    "pages": ("use_page", "page_commands", "doc_commands"),
+    "lessons": ("lessons",),
+    "guards": ("guards", "quality"),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less
@@ -223,8 +228,8 @@ PERIOD = 8  # of a case that names none
 # the variable with the day whose sample is run; empty: all that is asked for
 SAMPLED_DAY = "NEOCPU_SAMPLED_DAY"
 
-_GROUPS = FIRST | LAST
-_PLACES = {name: place for place, name in enumerate([*FIRST, None, *LAST])}
+GROUPS = FIRST | MPI | SLOW
+_PLACES = {name: place for place, name in enumerate([*GROUPS, None])}
 
 
 def count() -> int:
@@ -236,7 +241,7 @@ def count() -> int:
 def group_of(file: str, test: str) -> str | None:
     """The group of a test, or None where its file stands alone."""
     for name in (f"{file}::{test}", file):
-        for group, members in _GROUPS.items():
+        for group, members in GROUPS.items():
             if name in members:
                 return group
     return None
