@@ -15,10 +15,8 @@ import pytest
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.parallel.transport.launch import find_mpiexec
 from neocpu.train.before import companion
-from tests import draws, skips, workers
+from tests import skips, workers
 from tests.small_run import write_log
-
-draws.load()
 
 
 def pytest_report_header() -> str:
@@ -55,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.dont_write_bytecode = False
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    from tests import draws  # hypothesis, whose bytecode is kept from here on
+
+    draws.load()
     # one sample, also past midnight
     os.environ.setdefault(workers.SAMPLED_DAY, workers.today() if whole else "")
 
