@@ -107,6 +107,36 @@ def test_copies_sum_touched_rows_and_make_calls_of_their_own() -> None:
     assert copies["input"] == pytest.approx(1e-3)
 
 
+def test_a_rank_makes_a_call_for_each_kind_of_its_rectangles() -> None:
+    """One of each phase is in what every plan takes; both ranks have parts, rank 0 a table."""
+    costs = {
+        "lookup": 1e-6,
+        "lookup_words": 3e-6,
+        "output": 1e-5,
+        "output_words": 2e-5,
+        "gradient_words": 7e-5,
+        "update": 1e-4,
+        "update_columns": 4e-4,
+    }
+    machine = replace(MACHINE, phases=tuple(PhaseCosts(n, 2, call_s=c) for n, c in costs.items()))
+    tables = [replace(TABLE, name=f"t{i}", features=(f"f{i}",)) for i in range(4)]
+
+    def loads(*schemes: str) -> list[list[float]]:
+        plan = place(tables[: len(schemes)], schemes, 2)
+        cost = StepSeconds(machine, tables[: len(schemes)], Workload(batch=400), Layout(2, 2))
+        each = loads_of(cost, rectangles_of(plan), 2)
+        return each[
+            :, [PHASES.index(n) for n in ("lookup", "output", "gradient", "update")]
+        ].tolist()
+
+    assert loads("table_wise") == [[0.0] * 4] * 2
+    assert loads("row_wise") == [pytest.approx([2e-6, 1e-5, 7e-5, 0.0])] * 2
+    assert loads("column_wise") == [pytest.approx([0.0, 0.0, 0.0, 3e-4])] * 2
+    mixed = loads("table_wise", "row_wise", "column_wise", "data_parallel")
+    assert mixed[0] == pytest.approx([4e-6, 2e-5, 7e-5, 5e-4])
+    assert mixed[1] == pytest.approx([4e-6, 2e-5, 7e-5, 4e-4])
+
+
 def test_ranks_that_share_cores_are_faster_while_others_rest() -> None:
     alone = np.array([[8.0], [0.0], [0.0], [0.0]])
     together = np.full((4, 1), 8.0)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.core.types import Ints
 from neocpu.plan.cost.row_curves import touched
 from neocpu.plan.cost.work import Flags, Floats, Rectangles, TableArrays, Workload
 from neocpu.plan.machines.machine import COUNTED, Machine, PhaseCosts
@@ -66,6 +67,35 @@ class MeasuredPhases:
     def call_seconds(self, phase: str) -> float:
         """Seconds of a phase that has nothing to do."""
         return self.costs(phase).call_s
+
+    def more_calls(self, kinds: Kinds, rank: Ints, ranks: int) -> Floats:
+        """Seconds of calls beyond one in each of the phases MEASURED, f64[ranks, 6].
+
+        A step looks up, sends and updates whole rectangles, parts of rows and parts of columns by a
+        call each, and looks up copies by another. kinds, rank : of the rectangles.
+        """
+
+        def on(chosen: Flags) -> Flags:
+            return np.bincount(rank[chosen], minlength=ranks) > 0
+
+        unsplit = ~kinds.copies & ~kinds.parts
+        whole = on(unsplit)
+        words = on(kinds.parts)
+        calls = {
+            "lookup": (("lookup", whole), ("lookup_words", words), ("lookup", on(kinds.copies))),
+            "output": (("output", whole), ("output_words", words)),
+            "gradient": (("gradient", whole), ("gradient_words", words)),
+            "update": (
+                ("update", on(unsplit & ~kinds.narrow)),
+                ("update", on(kinds.parts & ~kinds.narrow)),
+                ("update_columns", on(kinds.narrow)),
+            ),
+        }
+        more = np.zeros((ranks, len(MEASURED)))
+        for phase, made in calls.items():
+            seconds = sum(self.call_seconds(name) * flags for name, flags in made)
+            more[:, MEASURED.index(phase)] = np.maximum(seconds - self.call_seconds(phase), 0.0)
+        return more
 
     def seconds(self, phase: str, amounts: Amounts) -> Floats:
         """Seconds of rectangles in a phase, without those of its calls: f64[n]."""

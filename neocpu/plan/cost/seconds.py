@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from neocpu.plan.machines.machine import Machine
 
 PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
+MEASURED_COLUMNS = [PHASES.index(phase) for phase in MEASURED]
 SCHEME_NAMES = tuple(SCHEMES)
 # A cache that holds the share s of the rows hits s^HIT_POWER of the lookups
 # (`plan/tiers/tiers.py`).
@@ -93,6 +94,8 @@ def loads_of(model: CostModel, rectangles: Rectangles, ranks: int) -> Floats:
     """Seconds of each rank in each phase, f64[ranks, phases]."""
     loads = np.zeros((ranks, len(model.phases)))
     np.add.at(loads, rectangles.rank, model.seconds(rectangles))
+    if isinstance(model, StepSeconds):
+        loads += model.more_calls(rectangles, ranks)
     slowness = slowness_of(model)
     return loads if slowness is None else loads * slowness[:, None]
 
@@ -208,13 +211,29 @@ class StepSeconds:
         anywhere = self._distinct_anywhere[r.table] * r.distinct_of(tables)
         out[:, 6] = self._replicas(r, tables, lookups, anywhere, copied)
         if self._measured.any:
-            kinds = Kinds(copied, row_split, ~copied & (r.width < tables.dim))
-            columns = [PHASES.index(phase) for phase in MEASURED]
             curves = out[:, [1, 4]]
-            out[:, columns] = self._measured.phases(
-                kinds, r, tables, lookups, anywhere, curves, self.work
+            out[:, MEASURED_COLUMNS] = self._measured.phases(
+                self._kinds(r, tables), r, tables, lookups, anywhere, curves, self.work
             )
         return out
+
+    def _kinds(self, r: Rectangles, tables: TableArrays) -> Kinds:
+        """What rectangles are; tables : of each."""
+        copies = COPIED[r.scheme]
+        parts = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+        return Kinds(copies, parts, ~copies & (r.width < tables.dim))
+
+    def more_calls(self, rectangles: Rectangles, ranks: int) -> Floats:
+        """Measured seconds of each rank's calls beside those of `call_seconds`, f64[ranks, PHASES].
+
+        They are no rectangle's, so the search does not count them.
+        """
+        seconds = np.zeros((ranks, len(PHASES)))
+        if self._measured.any and ranks > 1:
+            tables = TableArrays(*(column[rectangles.table] for column in self.arrays))
+            kinds = self._kinds(rectangles, tables)
+            seconds[:, MEASURED_COLUMNS] = self._measured.more_calls(kinds, rectangles.rank, ranks)
+        return seconds
 
     @cached_property
     def call_seconds(self) -> dict[str, float]:

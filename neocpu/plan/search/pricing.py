@@ -14,7 +14,7 @@ from neocpu.plan.cost.work import Floats, Workload, rectangles_of
 from neocpu.plan.search.answer import Answer
 from neocpu.plan.search.bound import bounded
 from neocpu.plan.search.cuts import NODE, RANK
-from neocpu.plan.search.drafts import PlanDraft, Spread, slowed, sums_by_rank
+from neocpu.plan.search.drafts import PlanDraft, Spread, sums_by_rank
 from neocpu.plan.search.free_cuts import cut_of, cut_of_candidate
 from neocpu.plan.search.options import CODES, Options, SearchTask, options_of, rank_layout
 from neocpu.plan.search.relaxed import ranges_of
@@ -41,11 +41,9 @@ def answer_of(draft: PlanDraft, task: SearchTask, bound: float) -> Answer:
         ranks_per_node=rank_layout(layout).ranks_per_node,
     )
     rectangles = rectangles_of(plan, work)
-    ranks = rectangles.rank
     variant = options.variant[draft.choice[rectangles.table]]
     rectangles = with_variants(rectangles, options.variants, variant)
-    loads = slowed(options, sums_by_rank(options.piece_phases, pieces, ranks, layout.ranks))
-    size = sums_by_rank(options.piece_bytes, pieces, ranks, layout.ranks)
+    size = sums_by_rank(options.piece_bytes, pieces, rectangles.rank, layout.ranks)
     return Answer(
         plan=plan.check(),
         placements=tuple(options.placement(c) for c in draft.choice.tolist()),
@@ -53,7 +51,7 @@ def answer_of(draft: PlanDraft, task: SearchTask, bound: float) -> Answer:
         work=work,
         layout=layout,
         rectangles=rectangles,
-        loads=loads,
+        loads=loads_of(model, rectangles, layout.ranks),
         memory=size[:, :3].astype(np.int64),
         bound=model.fixed_seconds + bound,
         budget=task.capacity,
