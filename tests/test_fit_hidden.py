@@ -101,6 +101,18 @@ def test_a_perceptron_learns_what_no_linear_model_can(loss, method, tmp_path):
     assert np.mean((scores > middle) == (fresh["a"] * fresh["b"] > 0).to_numpy()) > 0.95
 
 
+def test_a_penalty_that_leaves_nothing_is_not_where_the_next_begins(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    a, b = np.round(rng.uniform(-1, 1, (2, 600)), 3)
+    frame = {"label": (a * b > 0).astype(int), "a": a, "b": b}
+    # four times these, from the last to the first
+    monkeypatch.setattr("neocpu.train.fit.keys.PENALTIES", (1e3, 0.025, 1e6))
+    keys = {"hidden": (8,), "l2": "auto", "tolerance": 1e-3, "most": 60}
+    model = neocpu.fit(frame, out=tmp_path / "fit", label="label", **keys)
+    assert model.fitted.keys.l2 == 0.1
+    assert model.evaluate(frame)["accuracy"] > 0.95
+
+
 def test_the_folder_of_a_perceptron_is_scored(log, tmp_path):
     words = [str(log), "--hidden", "3,2", "--l2", "auto", "--most", "8", "--set", "data.split=[]"]
     shown = CliRunner().invoke(fit_command, [*words, "--out", str(tmp_path / "fit")])

@@ -148,6 +148,14 @@ def test_initial_weights_are_as_large_as_columns_are_frequent():
     assert not LayeredModel(LOSSES["squares"], (5, 1)).start(1, squares).any()
 
 
+def test_the_penalty_is_on_all_weights_but_intercepts():
+    model = LayeredModel(LOSSES["squares"], (5, 3, 2))
+    first, second = model.matrices(model.penalised(False))
+    assert first.all(axis=1).tolist() == [True] * 4 + [False]
+    assert second.all(axis=1).tolist() == [True] * 3 + [False]
+    assert model.penalised(True).all()
+
+
 def test_units_of_any_size_have_finite_derivatives():
     z = np.array([[1e308, -1e308, 5e-324, -0.0, 800.0]])
     for kernel in ACTIVATIONS.values():
