@@ -278,6 +278,7 @@ class Soak:
         # the folder has another name each time
         config = "\n".join([text.replace(str(self.folder), ""), *self._fixed, *job.settings])
         expected, seconds = self.record.undisturbed(config, lambda: self._undisturbed(job))
+        self._clear()
         while expected and not until():
             if self._live(job, expected, min(seconds, MOST_SECONDS)):
                 return
@@ -296,9 +297,7 @@ class Soak:
             return ""
         if status:
             raise Broken(f"{job.name}: a run without faults failed: {text}")
-        digest = self._digest()
-        self._clear()
-        return digest
+        return self._digest()
 
     def _live(self, job: Job, expected: str, seconds: float) -> bool:
         """One life; whether the job reached its end. seconds : that an undisturbed run takes."""

@@ -256,7 +256,8 @@ def kill_host(place: Place, life: Life) -> None:
 def kill_reader(place: Place, life: Life) -> None:
     """SIGKILL to one of two readers: the other one reads what it had."""
     readers = life.readers()
-    life.signal(place.chance.sample(readers, min(1, len(readers))), signal.SIGKILL)
+    if len(readers) > 1:
+        life.signal([place.chance.choice(readers)], signal.SIGKILL)
 
 
 def network_of(number: int) -> int:
