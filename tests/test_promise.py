@@ -136,6 +136,17 @@ def test_a_drawn_config_has_one_digest(seed: int) -> None:
     assert len(records) > 1
 
 
+@pytest.mark.long(period=44)
+def test_ways_as_threads_have_that_digest_and_are_run_once(tmp_path: Path) -> None:
+    _needs_mpi()
+    lines: list[str] = []
+    processes = run_drawn([1006], 2, lines.append)
+    threads = run_drawn([1006], 4, lines.append, folder=tmp_path, threads=True)
+    assert {record["digest"] for record in (*processes, *threads)} == {threads[0]["digest"]}
+    assert run_drawn([1006], 4, lines.append, folder=tmp_path, threads=True) == threads
+    assert not [line for line in lines if line.startswith(("DIFFERS: ", "FAILED: "))]
+
+
 def test_all_keys_of_a_config_are_drawn_or_kept() -> None:
     records = {*VALUES, *key_records().values()}
     for record in records:

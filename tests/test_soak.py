@@ -1,7 +1,11 @@
 """Does the soak see what a life does wrong? And some minutes of it, now and then."""
 
+import random
+from pathlib import Path
+
 import pytest
 import soak
+from soak_faults import FAULTS, Disk, Place
 
 from tests.workers import today
 
@@ -24,6 +28,37 @@ SAID = "neocpu: error: rank 1 on host0 (process 4) was killed by SIGKILL"
 )
 def test_ends_are_judged(ending: tuple[int, str, int, bool, bool], seen: str) -> None:
     assert soak.complaint(*ending) == seen
+
+
+def test_a_record_goes_on_with_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "soak.jsonl"
+    first = soak.Record(path)
+    assert first.undisturbed("a config", lambda: "digest")[0] == "digest"
+    first.add(soak.Lived("adam", 2, faults=["SIGTERM", "SIGTERM"], wrong="a traceback"))
+    second = soak.Record(path)
+    second.add(soak.Lived("adam", 1, faults=["kill all"], ended=True))
+    assert second.undisturbed("a config", lambda: "another")[0] == "digest"
+    assert second.faults == {"SIGTERM": 2, "kill all": 1}
+    report = soak.Record(path).report()
+    assert "3 faults in 2 lives" in report and "1 runs reached their end; 1 lives did" in report
+
+
+@pytest.mark.parametrize("restarts", [0, 20])
+def test_what_ends_a_life_strikes_it_last(restarts: int, tmp_path: Path) -> None:
+    place = Place(tmp_path, Disk(tmp_path / "disk"), random.Random(5))
+    lives = soak.Soak(place, tmp_path, 10, 2, soak.Record(None))
+    try:
+        several = 0
+        for _ in range(50):
+            drawn = lives._drawn_faults(FAULTS, restarts)
+            ends = [fault.fatal and not (restarts and fault.outlived) for fault in drawn]
+            strikes = [end for fault, end in zip(drawn, ends) if fault.strike is not None]
+            assert strikes == sorted(strikes)
+            assert len({fault for fault, end in zip(drawn, ends) if end}) == sum(ends)
+            several = max(several, sum(fault.outlived for fault in drawn))
+        assert (several > len({fault for fault in FAULTS if fault.outlived})) == (restarts > 0)
+    finally:
+        place.disk.close()
 
 
 @pytest.mark.long("soak", period=4)
