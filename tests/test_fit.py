@@ -279,6 +279,7 @@ def test_a_product_with_the_hessian_is_one_exchange():
     [
         ("1 3:1 3:2", (0, 1), {}, "has index 3 twice"),
         ("", (1, 1), {"loss": "logistic"}, "all labels are the same"),
+        ("", (2, 2), {"loss": "squares"}, "all labels are the same; there is nothing to fit"),
         ("", (1, 2, 3), {"loss": "logistic"}, "takes two; fit softmax"),
         ("", (0, 1), {"cross": (("features", "C9"),)}, "no feature 'C9'"),
         ("", (0, 1), {"cross": (("features",) * 2,)}, "only features of one value"),

@@ -10,6 +10,7 @@ import pytest
 import neocpu
 from neocpu.core.errors import CheckpointError, ConfigError, DataError, TrainingError
 from neocpu.serve.scoring.fits import FitScorer
+from neocpu.train.checkpoint.folder import best_or_last
 
 ROWS = 60
 
@@ -146,3 +147,11 @@ def test_a_fit_goes_on_with_what_it_was_begun_with(change, keys, problem, folder
     pl.DataFrame(table()).write_parquet(path)
     again = neocpu.fit(path, **known, l2="auto")
     assert again.fitted.digest() == neocpu.load(folder / "fit").fitted.digest()
+
+
+def test_what_takes_no_fit_says_so(folder, tmp_path):
+    with pytest.raises(CheckpointError, match="a fit of `neocpu fit`, which `neocpu predict`"):
+        best_or_last(folder / "fit")
+    # a folder of logs with the results of a fit in it
+    with pytest.raises(DataError, match=r"fit/fit\.h5: a converted dataset has no names"):
+        neocpu.fit(folder, out=tmp_path / "out")

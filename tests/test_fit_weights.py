@@ -163,6 +163,8 @@ def test_what_weighs_no_sample_is_refused(tmp_path):
         fit(drawn().with_columns(w=0), tmp_path / "none", weight="w")
     with pytest.raises(ConfigError, match="no column 'v'; the log has 'y', 'a'"):
         fit(drawn(), tmp_path / "other", weight="v")
+    with pytest.raises(ConfigError, match="weight y: it is the label"):
+        fit(drawn(), tmp_path / "label", weight="y")
     with pytest.raises(ConfigError, match="weight I1: "):
         neocpu.fit("tiny-criteo-test", out=tmp_path / "criteo", weight="I1")
 

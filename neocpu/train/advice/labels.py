@@ -261,5 +261,7 @@ def label_numbers(values: pl.Series, label: LogColumn) -> pl.Series:
 
 def weight_overrides(schema: Mapping[str, Any], weight: str) -> list[str]:
     """Overrides of a drafted config, whose samples a column then weighs; schema : of its table."""
+    if weight == schema["label"]["column"]:
+        raise ConfigError(f"weight {weight}: it is the label; name another column")
     labels = [schema["label"], {"column": weight, "kind": "number"}]
     return [f"data.schema.label={toml_text(labels)}", f"data.sample_weight={toml_text(weight)}"]

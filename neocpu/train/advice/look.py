@@ -85,8 +85,9 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int =
     files = all_files(paths)
     kinds = list(dict.fromkeys(kind_of(path) for path in files))
     if "hdf5" in kinds:
+        converted = next(path for path in files if kind_of(path) == "hdf5")
         raise DataError(
-            f"{files[0]}: a converted dataset has no names and kinds of its log's columns left; "
+            f"{converted}: a converted dataset has no names and kinds of its log's columns left; "
             "give the raw log"
         )
     if len(kinds) > 1:

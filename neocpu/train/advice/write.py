@@ -305,8 +305,8 @@ def _check_tables(log: Log, tables: LogColumns) -> None:
         raise DataError(f"{log.paths[0]}: has one row only; nothing can be seen in it")
     if not tables:
         raise ConfigError(
-            f"{log.paths[0]}: no column looks like a category or a number, and a DLRM needs one; "
-            "name one with --category COLUMN (from Python categories=)"
+            f"{log.paths[0]}: no column looks like a category or a number, and a model needs one; "
+            "`neocpu init --category COLUMN` names one (from Python categories=)"
         )
 
 

@@ -24,6 +24,7 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.checkpoint.layout import Extents
 from neocpu.train.checkpoint.links import base_of
 from neocpu.train.checkpoint.policy import SavingPolicy
+from neocpu.train.fit.keys import FILE as FIT
 from neocpu.train.watch.results import read_json, write_json
 
 FOLDER = "checkpoints"
@@ -240,6 +241,11 @@ def best_or_last(folder: Path) -> Path:
     if best := best_checkpoint(out):
         return best
     paths = checkpoints(out)
+    if not paths and (out / FIT).is_file():
+        raise CheckpointError(
+            f"{folder}: a fit of `neocpu fit`, which `neocpu predict` and `neocpu eval` take, and "
+            "nothing else does"
+        )
     if not paths:
         raise CheckpointError(
             f"{folder}: no checkpoint in it; name a checkpoint (step-….h5), or the folder of a run "

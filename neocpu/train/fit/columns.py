@@ -223,8 +223,6 @@ MOST_CLASSES = 1000
 
 def labels_of(samples: FitSamples, kind: str, comm: Comm) -> LabelMap:
     """How labels enter a loss that takes this kind. Collective. Raises DataError on all ranks."""
-    if kind == "number":
-        return LabelMap()
     distinct = np.unique(samples.data.take(samples.own, ()).labels)
     if distinct.size > MOST_CLASSES:
         distinct = distinct[: MOST_CLASSES + 1]
@@ -233,6 +231,8 @@ def labels_of(samples: FitSamples, kind: str, comm: Comm) -> LabelMap:
     source = samples.data.paths[0]
     if values.size < 2:
         raise DataError(f"{source}: all labels are the same; there is nothing to fit")
+    if kind == "number":
+        return LabelMap()
     if kind == "class":
         if values.size == 2:
             return LabelMap(tuple(values.tolist()))
