@@ -17,6 +17,8 @@ from neocpu.plan.cost.seconds import loads_of
 from neocpu.plan.cost.work import Workload, rectangles_of
 from neocpu.plan.machines import machine_file
 from neocpu.plan.machines.machine import EmbeddingRates, Machine
+from neocpu.plan.search.cuts import RANK
+from neocpu.plan.search.options import CODES, SearchTask, options_of
 from neocpu.plan.search.pricing import answer_of_plan
 from neocpu.plan.search.search import plan_tables
 from neocpu.plan.tiers.placements import Capacity
@@ -202,3 +204,17 @@ def test_a_table_cut_on_a_node_into_most_of_its_rows_and_one_is_above_the_bound(
     plan = plan_of(tables, cuts, layout, by_nodes=True)
     priced = answer_of_plan(plan, layout, model, work, Capacity())
     assert 0.99 * priced.seconds <= priced.bound <= priced.seconds * ROUNDING
+
+
+def test_a_public_model_has_no_grid_of_a_nodes_rows_on_any_ranks() -> None:
+    layout = Layout(16, 8)
+    tables = (TableSpec("t", 50_000, 64, ("f",)),)
+    work = Workload(65_536, {"t": 60.0})
+    lowest = {}
+    for name in ("neo", "torchrec"):
+        model = COST_MODELS[name](MACHINES["zionex"], tables, work, layout)
+        task = SearchTask(tables, ("auto",), layout, model, work, Capacity())
+        options = options_of(task)
+        grids = np.flatnonzero((options.scheme == CODES["grid_shard"]) & (options.home == RANK))
+        lowest[name] = min(options.rows[options.pieces(grid)].max() for grid in grids.tolist())
+    assert lowest["neo"] <= 50_000 / 8 < lowest["torchrec"]

@@ -57,6 +57,18 @@ class Cuts:
     nodes: tuple[int, int] = (0, 0)
     first: Ints | None = None
 
+    def select(self, chosen: Flags) -> "Cuts":
+        """Those of some tables; chosen : bool[n]."""
+        return replace(
+            self,
+            table=self.table[chosen],
+            parts=self.parts[chosen],
+            rows=self.rows[chosen],
+            width=self.width[chosen],
+            count=self.count[chosen],
+            first=None if self.first is None else self.first[chosen],
+        )
+
 
 def ways_to_cut(
     tables: TableSpecs, schemes: Sequence[str], layout: Layout, shares: Floats, work: Workload

@@ -14,11 +14,17 @@ import numpy as np
 from neocpu.core.types import Ints
 from neocpu.parallel.sharding.schemes import RankLayout
 from neocpu.plan.cost.links import Layout
-from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, slowest_seconds, slowness_of
+from neocpu.plan.cost.seconds import (
+    SCHEME_NAMES,
+    CostModel,
+    StepSeconds,
+    slowest_seconds,
+    slowness_of,
+)
 from neocpu.plan.cost.work import Flags, Floats, Workload, on_rows, whole_rectangles
 from neocpu.plan.machines.machine import MEMORIES
 from neocpu.plan.search.curve_cuts import along_curves
-from neocpu.plan.search.cuts import Cuts, ways_to_cut
+from neocpu.plan.search.cuts import RANK, Cuts, ways_to_cut
 from neocpu.plan.tiers.limits import bytes_of, rank_limits, with_variants
 from neocpu.plan.tiers.placements import Capacity, Variant
 from neocpu.tables.specs.specs import TableSpecs
@@ -158,8 +164,19 @@ def priced_candidates(task: SearchTask) -> tuple[PricedCuts, tuple[Variant, ...]
     shares = _shares(task, variants, allowed)
     cuts: Sequence[Cuts] = ways_to_cut(tables, schemes, layout, shares, work)
     cuts = along_curves(cuts, tables, schemes, rank_layout(layout), shares, work)
+    if layout.nodes > 1 and not isinstance(task.model, StepSeconds):
+        # public models take a node's part of the rows for one on that node
+        part = np.array([-(-table.rows // layout.ranks_per_node) for table in tables], np.int64)
+        cuts = [_tall(cut, part) if cut.home == RANK else cut for cut in cuts]
     allowed = _worth_trying(task, variants, allowed)
     return candidates_of(task, cuts, variants, allowed), variants
+
+
+def _tall(cuts: Cuts, part: Ints) -> Cuts:
+    """Those without grids of blocks that are all of `part` rows of their table at most."""
+    if cuts.scheme != "grid_shard":
+        return cuts
+    return cuts.select(cuts.rows.max(axis=1, initial=0) > part[cuts.table])
 
 
 def rank_layout(layout: Layout) -> RankLayout:
