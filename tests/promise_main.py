@@ -316,7 +316,7 @@ def on_ranks(world: Comm, threads: bool) -> Callable[[int, Callable[[Comm], obje
 
     def work(ranks: int, body: Callable[[Comm], object]) -> None:
         if threads and ranks > 1:
-            run_threads(ranks, body, RANKS_PER_NODE)
+            run_threads(ranks, body, ranks_per_node=RANKS_PER_NODE)
         elif comm := comm_of(ranks):
             body(comm)
 

@@ -140,10 +140,11 @@ def test_a_drawn_config_has_one_digest(seed: int) -> None:
 def test_ways_as_threads_have_that_digest_and_are_run_once(tmp_path: Path) -> None:
     _needs_mpi()
     lines: list[str] = []
-    processes = run_drawn([1006], 2, lines.append)
-    threads = run_drawn([1006], 4, lines.append, folder=tmp_path, threads=True)
+    processes = run_drawn([201], 2, lines.append)
+    threads = run_drawn([201], 5, lines.append, folder=tmp_path, threads=True)
+    assert {record["ranks"] for record in threads} == {1, 2, 3}
     assert {record["digest"] for record in (*processes, *threads)} == {threads[0]["digest"]}
-    assert run_drawn([1006], 4, lines.append, folder=tmp_path, threads=True) == threads
+    assert run_drawn([201], 5, lines.append, folder=tmp_path, threads=True) == threads
     assert not [line for line in lines if line.startswith(("DIFFERS: ", "FAILED: "))]
 
 
