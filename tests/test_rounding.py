@@ -90,19 +90,21 @@ def test_round_words(seed, fill, n):
         assert_same(np.array([answer]), np.array([twin.round_words(addends, n, np.empty(n))]))
 
 
-def test_the_twin_rounds_as_ieee_says():
+def kernel_sum(addends):
+    return rounding.round_words(np.array(addends, np.float64), len(addends), np.empty(9))
+
+
+@pytest.mark.parametrize("rounded", [exact_sum, kernel_sum])
+def test_words_are_rounded_as_ieee_says(rounded):
     tie = [1.0, 2.0**-24]
-    assert exact_sum(tie) == 1.0
-    assert exact_sum([*tie, 2.0**-149]) == np.nextafter(np.float32(1), np.float32(2))
-    assert exact_sum([*tie, -(2.0**-149)]) == 1.0
-    assert (
-        exact_sum([3.0, 2.0**-23]) == 3.0
-        and exact_sum([3.0 + 2.0**-22, 2.0**-23]) == 3.0 + 2.0**-21
-    )
+    assert rounded(tie) == 1.0
+    assert rounded([*tie, 2.0**-149]) == np.nextafter(np.float32(1), np.float32(2))
+    assert rounded([*tie, -(2.0**-149)]) == 1.0
+    assert rounded([3.0, 2.0**-23]) == 3.0 and rounded([3.0 + 2.0**-22, 2.0**-23]) == 3.0 + 2.0**-21
     largest = float(np.finfo(np.float32).max)
-    assert exact_sum([largest, 2.0**102]) == largest and exact_sum([largest, 2.0**103]) == np.inf
-    assert str(exact_sum([-0.0, -0.0])) == "0.0" and str(exact_sum([])) == "0.0"
-    assert exact_sum([np.inf, 1.0]) == np.inf and np.isnan(exact_sum([np.inf, -np.inf]))
+    assert rounded([largest, 2.0**102]) == largest and rounded([largest, 2.0**103]) == np.inf
+    assert str(rounded([-0.0, -0.0])) == "0.0" and str(rounded([])) == "0.0"
+    assert rounded([np.inf, 1.0]) == np.inf and np.isnan(rounded([np.inf, -np.inf]))
 
 
 @pytest.mark.parametrize("exponents", [(-149, 127), (-149, -120), (-3, 2), (100, 128)])
