@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neocpu
-from neocpu.core.errors import DataError
+from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.convert import convert, expected_dataset
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
@@ -177,6 +177,21 @@ def test_libsvm_as_strangers_write_it(tmp_path):
     assert kind_of(log) == "libsvm"
     log.write_text("12:30\n12:31\n")
     assert kind_of(log) == "text"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("3:1 4:2\n9:1 4:1\n", "its rows have no labels: they can be scored, not learnt"),
+        ("cat 3:1 4:2\ndog 3:1 4:2\n", "look like libsvm or libffm, but not all are: labels must"),
+        ("1 1:23:1 2:5\n0 1:24:1 2:6:1\n", "look like libsvm or libffm, but not all are: labels"),
+        ("1 12:30 13:45\n0 12:30 13:45\n", "no column looks like a category or a number"),
+    ],
+)
+def test_what_is_nearly_libsvm_is_no_table(text, problem, tmp_path):
+    (tmp_path / "log").write_text(text * 20)
+    with pytest.raises((ConfigError, DataError), match=problem):
+        write_config([tmp_path / "log"], tmp_path / "x.toml", Wishes())
 
 
 def test_an_archive_of_dlrm_has_numbers_and_codes(tmp_path):

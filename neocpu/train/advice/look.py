@@ -19,7 +19,7 @@ from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.frame_file import Hint, open_frames
-from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, kind_of
+from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, SPARSE, kind_of
 from neocpu.ingest.formats.readers import UNIT, comments, first_block, text_blocks
 from neocpu.tables.hdf5.walk import one_line
 from neocpu.train.advice.dialect import (
@@ -42,6 +42,11 @@ NULS = 1024  # bytes of a text that are looked through for NULs
 # how texts begin that no delimiter cuts into rows
 NO_TABLES = {
     r"\{'": "its lines are Python dicts, not JSON: write json.dumps(ast.literal_eval(line))",
+    # times, as 12:30, are no items
+    r"\S+(?!(\s+\d\d?:\d\d(:\d\d)?)+\s*$)(\s+\d+:[-+.\deE:]+){2,}\s*$": (
+        "its lines look like libsvm or libffm, but not all are: labels must be numbers, and items "
+        "INDEX:VALUE or FIELD:INDEX:VALUE"
+    ),
     r"\d+:$": "its rows stand in sections, under lines as '1:'; write the section into each row",
 }
 INDEX = re.compile(r"Unnamed: \d+|__index_level_\d+__")
@@ -58,7 +63,8 @@ class Log:
     "table". frame : text columns, null where a field is empty; files with types have theirs, lists
     among them. rows : in all files; `whole` says whether the frame has all of them, otherwise it is
     an estimate. dialect : of text that is cut into fields. missing : texts that stand for empty
-    fields, null in the frame. hints : what columns are by the form of the file.
+    fields, null in the frame. hints : what columns are by the form of the file. labelled : False
+    where that form says that rows have no label.
     """
 
     paths: tuple[Path, ...]
@@ -68,6 +74,7 @@ class Log:
     dialect: Dialect | None
     missing: tuple[str, ...] = ()
     hints: Mapping[str, Hint] = field(default_factory=dict)
+    labelled: bool = True
 
     @property
     def whole(self) -> bool:
@@ -146,7 +153,8 @@ def _look_at_frames(files: Sequence[Path], rows_at: int) -> Log:
         raise DataError(f"{files[0]}: has no rows")
     kind = "avazu" if _is_avazu(frame.columns) else "table"
     frame, missing = _without_missing(frame, kind)
-    return Log((), kind, frame, round(rows), None, missing, hints)
+    labelled = "label" in frame.columns or kind_of(files[0]) not in SPARSE
+    return Log((), kind, frame, round(rows), None, missing, hints, labelled)
 
 
 def _with_keys(frame: pl.DataFrame, path: Path) -> pl.DataFrame:

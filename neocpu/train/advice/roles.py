@@ -90,6 +90,10 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
         return [*_known(log, roles, criteo_schema().used[: 1 + DENSE], "hex")]
     if log.kind == "avazu" and roles.label in ("", "click"):
         return [*_known(log, roles, ["click"], "text", frozenset(avazu_schema().used))]
+    if not (roles.label or log.labelled):
+        raise ConfigError(
+            f"{log.paths[0]}: its rows have no labels: they can be scored, not learnt"
+        )
     header = log.dialect is None or log.dialect.header
     values = frame[roles.label or guess_label(frame, header, roles.positive)]
     label = label_column(values, roles.positive, roles.threshold)

@@ -96,13 +96,8 @@ KINDS = {
     "rar": FileKind("RAR archive", (b"Rar!\x1a\7",), advice="unpack it"),
     "tar": FileKind("tar archive", advice="unpack it, and name the files of the log"),
 }
-RECORDS = (
-    "json lines",
-    "json array",
-    "libsvm",
-    "libffm",
-    "vw",
-)  # text that may be cut into fields too
+SPARSE = ("libsvm", "libffm", "vw")  # text that says what its label is
+RECORDS = ("json lines", "json array", *SPARSE)  # text that may be cut into fields too
 ZIPPED = {"[Content_Types].xml": "xlsx", "data.pkl": "torch"}  # files that tell an archive's kind
 
 
