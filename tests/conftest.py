@@ -60,6 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(workers.SAMPLED_DAY, workers.today() if whole else "")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m quick` imports quick files only: all of them take five seconds in each worker."""
+    if config.option.markexpr != "quick" or not collection_path.match("test_*.py"):
+        return None
+    return collection_path.stem.removeprefix("test_") not in workers.QUICK or None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m quick` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which worker, which order, what is quick, and which long covers this day leaves out."""

@@ -318,10 +318,10 @@ def left_out(items: list[pytest.Item]) -> set[str]:
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Mark quick and long tests."""
+    """Mark quick and long tests; a long test of a quick file is not quick."""
     for item in items:
         file, test = name_of(item.nodeid)
-        if file in QUICK:
+        if file in QUICK and f"{file}::{test}" not in LONG:
             item.add_marker(pytest.mark.quick)
         if LONG & {file, f"{file}::{test}"}:
             item.add_marker(pytest.mark.long)
