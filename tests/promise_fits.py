@@ -14,7 +14,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ from promise_main import first_ranks, terminate
 from neocpu.kernels.compile.threads import use_threads
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import StopSignal, get_comm, launched_ranks, mpiexec_command
+from neocpu.train.config.config import Config
+from neocpu.train.fit.fit import StepFacts
 from neocpu.train.fit.keys import FitKeys
 from neocpu.train.run import fitting
 from neocpu.train.step.schedule import Stopped
@@ -90,16 +93,8 @@ def run_case(case: FitCase, comm: Comm, log: Path, out: Path) -> str:
     killed = out.with_suffix(".killed")
     resume = killed.exists()
     if case.how != "whole" and not resume:
-        strike = terminate
-        if case.how == "killed":
-
-            def strike() -> None:
-                if comm.rank == comm.size - 1:
-                    killed.touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
-
         try:
-            _Interrupted(config, keys, comm, out, strike).run()
+            _Interrupted(config, keys, comm, out, partial(strike, case, comm, killed)).run()
         except Stopped:
             StopSignal.held = 0
         else:
@@ -109,14 +104,25 @@ def run_case(case: FitCase, comm: Comm, log: Path, out: Path) -> str:
     return digest
 
 
+def strike(case: FitCase, comm: Comm, killed: Path) -> None:
+    """Ask all ranks to end, or kill the last one once; `killed` says that it was."""
+    if case.how == "stopped":
+        terminate()
+    elif comm.rank == comm.size - 1:
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class _Interrupted(fitting.FitRun):
     """A fit that is struck after a step, and saved after each."""
 
-    def __init__(self, config: Any, keys: FitKeys, comm: Comm, out: Path, strike: Any) -> None:
+    def __init__(
+        self, config: Config, keys: FitKeys, comm: Comm, out: Path, strike: Callable[[], None]
+    ) -> None:
         super().__init__(config, keys, comm, out)
         self._strike = strike
 
-    def _note(self, facts: Any) -> None:
+    def _note(self, facts: StepFacts) -> None:
         super()._note(facts)
         self._saved = -1e9  # so that it is due
         if facts.step == STEP + 1:
