@@ -101,11 +101,11 @@ def test_the_harness_reports_failures_hangs_and_the_rest(
     monkeypatch.setattr(harness, "TESTS", suite)
     begun = time.monotonic()
     names = ["broken.fails_on_one_rank", "broken.hangs", "broken.is_fine"]
-    outcomes = run_under_mpi([(name, 2) for name in names], tmp_path / "out", seconds=6)
+    outcomes = run_under_mpi([(name, 2) for name in names], tmp_path / "out", seconds=15)
     assert [outcomes[name, 2].state for name in names] == ["failed", "failed", "ok"]
     assert "one is not two" in outcomes[names[0], 2].text
     assert "killed" in outcomes[names[1], 2].text
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 300, "the one that sleeps for 600 s was not killed"
 
 
 def test_a_body_is_registered_once() -> None:
