@@ -100,6 +100,8 @@ def test_words_are_rounded_as_ieee_says(rounded):
     assert rounded(tie) == 1.0
     assert rounded([*tie, 2.0**-149]) == np.nextafter(np.float32(1), np.float32(2))
     assert rounded([*tie, -(2.0**-149)]) == 1.0
+    assert rounded([2.0**60, 2.0**36, 1.0]) == 2.0**60 + 2.0**37
+    assert rounded([2.0**70, 1.0, 2.0**24 - 2.0**70]) == 2.0**24  # a tie in two parts
     assert rounded([3.0, 2.0**-23]) == 3.0 and rounded([3.0 + 2.0**-22, 2.0**-23]) == 3.0 + 2.0**-21
     largest = float(np.finfo(np.float32).max)
     assert rounded([largest, 2.0**102]) == largest and rounded([largest, 2.0**103]) == np.inf

@@ -180,6 +180,7 @@ def test_decimals_equal_twin_and_are_correctly_rounded(seed):
         b"0." + b"0" * 30,
         b"123456789012345",
         b"1234567890123456",
+        b"0.00000000000000012345",  # zeros before the first digit do not count
         b"1e99999999999",
         b"1e-99999999999",
         b"1_0",
