@@ -62,6 +62,43 @@ def run(path, keys, comm=None, **options):
     return FitRun(config, keys, comm, path.parent / "out", **options).run()
 
 
+def copied(path, folder):
+    """A log in a folder of its own, beside which its fit will be."""
+    folder.mkdir(exist_ok=True)
+    copy = folder / path.name
+    copy.write_bytes(path.read_bytes())
+    return copy
+
+
+def digests_on_ranks(path, keys, folder):
+    """Those of fits of a log on 1 to 4 ranks, of one thread and two in turn."""
+    digests = set()
+    for ranks in (1, 2, 3, 4):
+        log = copied(path, folder / str(ranks))
+        use_threads(1 + ranks % 2)
+
+        def body(comm, log=log):
+            return run(log, keys, comm)["digest"]
+
+        digests |= set(run_threads(ranks, body))
+    use_threads(1 << 10)
+    return digests
+
+
+def stopped_after_step_3(path, keys):
+    """A fit of a log that SIGTERM ends."""
+    note = FitRun._note
+
+    def noted(self, facts):
+        note(self, facts)
+        if facts.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped, match="after step 3"):
+        patch.setattr(FitRun, "_note", noted)
+        run(path, keys)
+
+
 def derivatives(loss, z, y):
     """Losses [n] of scores [n, K], slopes and curvatures [n, K, K], as textbooks write them."""
     if loss == "squares":
@@ -137,44 +174,20 @@ def test_a_fit_reaches_the_optimum(loss, method, tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_any_ranks_and_threads_give_the_same_bits(method, problem, tmp_path):
     path, *_ = problem
-    keys = FitKeys(start=20, method=method)
-    digests = set()
-    for ranks in (1, 2, 3, 4):
-        place = tmp_path / str(ranks)
-        place.mkdir()
-        link = place / path.name
-        link.write_bytes(path.read_bytes())
-        use_threads(1 + ranks % 2)
-
-        def body(comm, link=link, keys=keys):
-            return run(link, keys, comm)["digest"]
-
-        digests |= set(run_threads(ranks, body))
-    use_threads(1 << 10)
-    assert len(digests) == 1
+    assert len(digests_on_ranks(path, FitKeys(start=20, method=method), tmp_path)) == 1
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(method, problem, tmp_path):
     path, *_ = problem
-    link = tmp_path / path.name
-    link.write_bytes(path.read_bytes())
+    link = copied(path, tmp_path)
     keys = FitKeys(start=20, method=method)
     whole = run(link, keys)["digest"]
     out = tmp_path / "out"
     with pytest.raises(TrainingError, match="already has results"):
         run(link, keys)
     (out / "fit.h5").unlink()
-    stop = FitRun._note
-
-    def noted(self, facts):
-        stop(self, facts)
-        if facts.step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped, match="after step 3"):
-        patch.setattr(FitRun, "_note", noted)
-        run(link, keys)
+    stopped_after_step_3(link, keys)
     assert not load(out).done
     with pytest.raises(TrainingError, match="another l2"):
         run(link, replace(keys, l2=3.0), resume=True)

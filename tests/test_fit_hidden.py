@@ -3,28 +3,22 @@ sentence?
 """
 
 import json
-import os
-import signal
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from test_fit import SAMPLES, drawn, libsvm, run
+from test_fit import SAMPLES, copied, digests_on_ranks, drawn, libsvm, run, stopped_after_step_3
 
 import neocpu
 from neocpu.cli.evaluate import evaluate
 from neocpu.cli.fit import fit as fit_command
 from neocpu.core.errors import ConfigError, DataError, TrainingError
-from neocpu.kernels.compile.threads import use_threads
-from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.before import fit_room
 from neocpu.train.fit.dance import newton_step
 from neocpu.train.fit.fitted import load
 from neocpu.train.fit.keys import ACTIVATION_NAMES, LOSS_NAMES, METHODS, FitKeys
-from neocpu.train.run.fitting import FitRun
-from neocpu.train.step.schedule import Stopped
 
 KEYS = FitKeys(hidden=(3, 2), l2=4.0, tolerance=1e-3, start=100)
 
@@ -35,28 +29,11 @@ def log(tmp_path_factory):
     return libsvm(tmp_path_factory.mktemp("hidden") / "log.libsvm", items, values, y)
 
 
-def copied(log, folder):
-    folder.mkdir(exist_ok=True)
-    link = folder / log.name
-    link.write_bytes(log.read_bytes())
-    return link
-
-
 @pytest.mark.parametrize("activation", ACTIVATION_NAMES)
 @pytest.mark.parametrize("method", METHODS)
 def test_any_ranks_and_threads_give_the_same_bits(method, activation, log, tmp_path):
     keys = replace(KEYS, method=method, activation=activation, most=25)
-    digests = set()
-    for ranks in (1, 2, 3, 4):
-        link = copied(log, tmp_path / str(ranks))
-        use_threads(1 + ranks % 2)
-
-        def body(comm, link=link, keys=keys):
-            return run(link, keys, comm)["digest"]
-
-        digests |= set(run_threads(ranks, body))
-    use_threads(1 << 10)
-    assert len(digests) == 1
+    assert len(digests_on_ranks(log, keys, tmp_path)) == 1
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -65,16 +42,7 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_bits(method, log, tmp_path):
     keys = replace(KEYS, method=method, most=20)
     whole = run(link, keys)
     (tmp_path / "a" / "out" / "fit.h5").unlink()
-    stop = FitRun._note
-
-    def noted(self, facts):
-        stop(self, facts)
-        if facts.step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped, match="after step 3"):
-        patch.setattr(FitRun, "_note", noted)
-        run(link, keys)
+    stopped_after_step_3(link, keys)
     with pytest.raises(TrainingError, match="another hidden, activation"):
         run(link, replace(keys, hidden=()), resume=True)
     summary = run(link, keys, resume=True)
