@@ -18,6 +18,7 @@ __all__ = [
     "available",
     "core_quota",
     "host_key",
+    "is_running",
     "memory_kills",
     "memory_left",
     "memory_limit",
@@ -92,6 +93,19 @@ def private_bytes() -> int:
     """Bytes of memory that this process alone holds; 0 where the system does not tell."""
     lines = _read(Path("/proc/self/smaps_rollup")).splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def is_running(process: int) -> bool:
+    """Whether a process of this host, by its number, is there, or may be."""
+    try:
+        # signal 0 is not sent: it only asks whether the process is there
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        # somebody else's, or no number that a process can have
+        return True
+    return True
 
 
 def _memory_limits() -> Iterator[tuple[int, int, Path]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from neocpu.core.cores import is_running
 from neocpu.core.errors import DataError
 
 
@@ -28,7 +29,7 @@ def remove_parts(path: Path) -> None:
     for part in path.parent.glob(f"{glob.escape(prefix)}*"):
         # a name of another host that begins alike ends in no number
         process = part.name[len(prefix) :]
-        if process.isascii() and process.isdigit() and not _is_running(int(process)):
+        if process.isascii() and process.isdigit() and not is_running(int(process)):
             if part.is_dir():
                 shutil.rmtree(part, ignore_errors=True)
                 continue
@@ -38,17 +39,6 @@ def remove_parts(path: Path) -> None:
 
 def _prefix(path: Path) -> str:
     return f".{path.name}.part-{platform.node()}-"
-
-
-def _is_running(process: int) -> bool:
-    try:
-        # signal 0 is not sent: it only asks whether the process is there
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from neocpu.core.cores import is_running
 from neocpu.core.errors import StorageError
 
 try:
@@ -196,9 +197,6 @@ def _holder_is_dead(text: str) -> bool:
         # a process number says nothing of another host
         if word != "process" or host != socket.gethostname():
             return False
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError, OverflowError):
+        return not is_running(int(pid))
+    except ValueError:
         return False
-    return False
