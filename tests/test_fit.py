@@ -312,6 +312,7 @@ def test_what_cannot_be_fitted_is_told(line, labels, keys, message, tmp_path):
         (["--l2", "0"], "l2 0.0: it must be above 0"),
         (["--l2", "much"], "--l2 much: a number above 0, or auto"),
         (["--cross", "C1"], "--cross C1: two features, as C1,C2"),
+        (["--cross", "C1,"], "--cross C1,: two features, as C1,C2"),
         (["--tolerance", "2"], "tolerance 2.0"),
     ],
 )

@@ -429,6 +429,21 @@ def test_plan_and_simulation_price_the_same_step(config):
             question_of(settings, machine, 16, changes=changes([key]))
 
 
+@pytest.mark.parametrize(
+    ("keys", "distinct"),
+    [
+        ([], {"C3": 50.0}),
+        (["work.pooling=7"], {}),
+        (["work.pooling.C3=7"], {}),
+        (["work.samples_per_rank=64"], {}),
+    ],
+)
+def test_rows_that_a_log_looks_up_are_of_its_own_lookups(config, keys, distinct):
+    facts = LogFacts({}, {"C3": 50.0}, 13)
+    step = scenario_of(configs.load(config), load("zionex"), 16, changes(keys), Course(), facts)
+    assert step.work.distinct == distinct
+
+
 def test_a_plan_file_is_simulated_as_it_stands(config, tmp_path, capsys):
     plan = tmp_path / "plan.json"
     command(["plan", str(config), "--ranks", "16", "--out", str(plan)])
