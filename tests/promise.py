@@ -41,8 +41,9 @@ class Launch:
     """The cases that one set of processes runs, under one `mpiexec` or, of one rank, without.
 
     sources : by ranks of a case that is resumed elsewhere, the ranks on which it began.
-    threads : ranks are threads of one process, and those to be killed are stopped. begin : cases
-    that are begun here, before anything else, for this launch or a later one.
+    threads : ranks are threads of one process, and those to be killed are stopped, or go on where
+    a stop has another digest. begin : cases that are begun here, before anything else, for this
+    launch or a later one.
     """
 
     cpu: str

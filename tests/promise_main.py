@@ -340,7 +340,8 @@ def main(folder: Path, jobs: str, world: Comm, threads: bool = False) -> None:
     for what, fields, source in json.loads((folder / jobs).read_text()):
         case = Case(**fields | {"ways": tuple(fields["ways"])})
         if threads and case.how == "killed":
-            case = replace(case, how="stopped")
+            # a signal asks for a checkpoint, for which rows leave their caches and are rounded
+            case = replace(case, how="whole" if case.learnt.bound else "stopped")
         jobs_of[what].append((case, source))
     for case, source in jobs_of["begin"]:
         note = begun_folder(folder, case, source).with_suffix(".made")

@@ -148,6 +148,14 @@ def test_ways_as_threads_have_that_digest_and_are_run_once(tmp_path: Path) -> No
     assert not [line for line in lines if line.startswith(("DIFFERS: ", "FAILED: "))]
 
 
+@pytest.mark.long(period=44)
+def test_ways_as_threads_are_not_stopped_where_that_rounds_rows() -> None:
+    lines: list[str] = []
+    records = run_drawn([4060], 6, lines.append, threads=True)
+    assert {record["how"] for record in records} == {"whole"}
+    assert not [line for line in lines if line.startswith(("DIFFERS: ", "FAILED: "))]
+
+
 def test_all_keys_of_a_config_are_drawn_or_kept() -> None:
     records = {*VALUES, *key_records().values()}
     for record in records:
