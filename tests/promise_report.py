@@ -106,9 +106,8 @@ rows, and so their kernels: the first of four has precision, where its model tak
 is online, and fourteen fours have all fourteen rules. On 2026-11-29, at load averages of 9 to 13,
 22 ways of seed 4000 (without precision) and eight of the online 4001, five of them with readers,
 had one digest each on one to four ranks, all as threads; with warm kernels a way took 2 s of a
-core. Later
-that day 172 ways of eight configs (4004 to 4007, 4060 to 4063), as threads of a machine that three
-jobs shared, had one digest each as well. With those before they are some 780 of 2,000.
+core. Later that day 172 ways of eight configs (4004 to 4007, 4060 to 4063), as threads of a machine
+that three jobs shared, had one digest each as well. With those before they are some 780 of 2,000.
 
 ## On ARM
 
