@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
-from neocpu.plan.cost.work import COPIED, ROW_SPLIT, Floats, Rectangles, TableArrays
+from neocpu.plan.cost.work import COPIED, Floats, Rectangles, TableArrays, row_parts
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.tables.specs.specs import TableSpec, numbers_bytes
 from neocpu.tables.tiers.placement import PLACEMENTS, Room
@@ -65,7 +65,7 @@ def buffer_bytes(r: Rectangles, tables: TableArrays) -> Floats:
     of 8 bytes where they are partial sums, and the gradients that arrive. Copies see the samples of
     their own rank only, whose vectors every plan has. tables : of the rectangles, [n] each.
     """
-    parts = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+    parts = row_parts(r, tables)
     indices = tables.index_bytes * tables.lookups * r.lookups_of(tables) + 4.0 * tables.bags
     vectors = tables.bags * r.width * np.where(parts, 12.0, 8.0)
     return np.where(COPIED[r.scheme], 0.0, indices + vectors)

@@ -27,12 +27,12 @@ from neocpu.plan.cost.links import Layout
 from neocpu.plan.cost.seconds import SCHEME_NAMES, CostModel, StepSeconds, missing_rows
 from neocpu.plan.cost.work import (
     COPIED,
-    ROW_SPLIT,
     Flags,
     Floats,
     Rectangles,
     TableArrays,
     Workload,
+    row_parts,
 )
 from neocpu.plan.machines.machine import LinkPeak, Machine
 from neocpu.tables.specs.specs import TableSpec
@@ -125,13 +125,7 @@ class _Public:
         """
         by_nodes = np.isin(np.array(SCHEME_NAMES), NODE_SCHEMES)[r.scheme]
         per_node = min(self.layout.ranks_per_node, self.layout.ranks)
-        return by_nodes & _row_split(r, tables) & (r.rows <= np.ceil(tables.rows / per_node))
-
-
-def _row_split(r: Rectangles, tables: TableArrays) -> Flags:
-    """Which rectangles lack some rows of their table, bool[n]; tables : of each rectangle."""
-    split: Flags = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
-    return split
+        return by_nodes & row_parts(r, tables) & (r.rows <= np.ceil(tables.rows / per_node))
 
 
 def _bandwidth(link: LinkPeak, instead: LinkPeak) -> float:
@@ -200,7 +194,7 @@ class TorchrecSeconds(_Public):
         wires = self.work.wires
         copied = COPIED[r.scheme]
         # a block of all rows is one of columns, whatever its table's other blocks are
-        split = _row_split(r, tables)
+        split = row_parts(r, tables)
         # a table without a cache is read from below; a cache is filled by prefetching
         uncached = self._host_bandwidth() / UNCACHED_DIVISOR
         device = np.where(r.share > 0.0, self.device, uncached)

@@ -38,13 +38,13 @@ from neocpu.plan.cost.measured import MEASURED, Kinds, MeasuredPhases
 from neocpu.plan.cost.row_curves import touched
 from neocpu.plan.cost.work import (
     COPIED,
-    ROW_SPLIT,
     Flags,
     Floats,
     Rectangles,
     TableArrays,
     Workload,
     alike_rows,
+    row_parts,
 )
 from neocpu.plan.machines.unequal import of_ranks
 from neocpu.tables.specs.specs import TableSpec
@@ -186,7 +186,7 @@ class StepSeconds:
         tables = TableArrays(*(column[r.table] for column in self.arrays))
         wires = self.work.wires
         copied = COPIED[r.scheme]
-        row_split = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+        row_split = row_parts(r, tables)
         # a copy sees the samples of its own rank, a rectangle those of all ranks
         samples = np.where(copied, 1.0 / self.layout.ranks, 1.0)
         lookups = tables.lookups * r.lookups_of(tables) * samples
@@ -220,7 +220,7 @@ class StepSeconds:
     def _kinds(self, r: Rectangles, tables: TableArrays) -> Kinds:
         """What rectangles are; tables : of each."""
         copies = COPIED[r.scheme]
-        parts = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+        parts = row_parts(r, tables)
         return Kinds(copies, parts, ~copies & (r.width < tables.dim))
 
     def more_calls(self, rectangles: Rectangles, ranks: int) -> Floats:

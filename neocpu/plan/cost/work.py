@@ -274,6 +274,12 @@ def whole_rectangles(
     )
 
 
+def row_parts(r: Rectangles, tables: TableArrays) -> Flags:
+    """Which rectangles lack some rows of their table, bool[n]; tables : of each rectangle."""
+    parts: Flags = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+    return parts
+
+
 def rectangles_of(plan: Plan, work: Workload | None = None) -> Rectangles:
     """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`.
 
