@@ -18,6 +18,7 @@ draft is a file, and disk space is claimed before each block.
 """
 
 import functools
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ class Draft:
     def __init__(self, path: Path | None = None, *, order: bool = False) -> None:
         self._path = path
         self._order = order
-        self._large: list[str] = []
+        self._reserved: dict[str, seal.Range] = {}
+        self._columns: list[str] = []
         self._chunks = 0
         self._claimed = SLACK if path is not None else 0  # bytes
         self._memory = SparseFile()
@@ -180,8 +182,10 @@ class Draft:
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         space = h5py.h5s.create_simple(shape)
         group, last = self._parent(name)
-        h5py.h5d.create(group, last, _type(np.dtype(dtype)), space, properties)
-        self._large.append(name)
+        stored = h5py.h5d.create(group, last, _type(np.dtype(dtype)), space, properties)
+        # opening it again for this at the end would take most of the time of a draft
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        self._reserved[name] = (stored.get_offset() or 0, size)
 
     def columns(
         self, name: str, shape: tuple[int, ...], dtype: str, options: Mapping[str, object]
@@ -189,7 +193,7 @@ class Draft:
         """A chunked array, in a draft at a path; options : h5py's, with "chunks"."""
         self._claim(0)
         self._file.create_dataset(name, shape, dtype, track_times=False, **options)
-        self._large.append(name)
+        self._columns.append(name)
 
     def put_rows(self, name: str, first: int, values: Elements) -> None:
         """Rows first, first + 1, … of a chunked array, whole chunks.
@@ -219,8 +223,9 @@ class Draft:
     def image(self) -> Image:
         """The bytes of the file; the draft is at its end. Raises OSError."""
         self._file.flush()
-        offsets = {name: self._file[name].id.get_offset() or 0 for name in self._large}
-        ranges = {name: _ranges(self._file[name]) for name in self._large}
+        offsets = {name: first for name, (first, _) in self._reserved.items()}
+        ranges = {name: [place] for name, place in self._reserved.items()}
+        ranges |= {name: _ranges(self._file[name]) for name in self._columns}
         size = self._file.id.get_filesize()
         self._folders.clear()
         self._file.close()
@@ -266,9 +271,7 @@ def fixed_text(text: str) -> Elements:
 
 
 def _ranges(dataset: h5py.Dataset) -> list[seal.Range]:
-    """Where the elements of an array are in the file."""
-    if dataset.chunks is None:
-        return [(dataset.id.get_offset() or 0, dataset.nbytes)]
+    """Where the elements of a chunked array are in the file."""
     ranges: list[seal.Range] = []
     each_chunk(dataset.id, lambda chunk: ranges.append((chunk.byte_offset, chunk.size)))
     return seal.joined(ranges)
