@@ -232,7 +232,7 @@ def test_train_with_ranks_stays_mpiexecs_parent(
 ) -> None:
     command: list[str] = []
 
-    def supervise(words: list[str], environment: dict[str, str], record: Path) -> Ending:
+    def supervise(words: list[str], *_: object) -> Ending:
         command.extend(words)
         return Ending()
 
@@ -256,7 +256,9 @@ def test_train_starts_ranks_again_with_its_own_words(
     commands: list[list[str]] = []
     endings = [supervisor.Ending(9, signal=9, process=1, host="a"), supervisor.Ending(0)]
 
-    def supervise(command: list[str], environment: object, record: Path) -> supervisor.Ending:
+    def supervise(
+        command: list[str], environment: object, record: Path, stops: object
+    ) -> supervisor.Ending:
         assert record == tmp_path / "ranks.json"
         commands.append(command[1:])
         return endings[len(commands) - 1]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from neocpu.parallel.transport.timeline import Pulse
 from neocpu.parallel.watch import host_pool, supervisor
 from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import RankPage, RankState, page_path
-from neocpu.parallel.watch.supervisor import Ending, Talk, supervise
+from neocpu.parallel.watch.supervisor import Ending, Stops, Talk, supervise
 from neocpu.parallel.watch.watchdog import STATUS, Stillness, Watchdog
 from neocpu.parallel.watch.words import Member, describe
 from neocpu.serve.report import details
@@ -48,7 +49,8 @@ def run_job(
     record = tmp_path / RANKS
     command, environment = mpiexec_command(2, ["-m", "tests.standing_main", deed, str(record)])
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
-    ending = supervise(command, environment, record)
+    with Stops() as stops:
+        ending = supervise(command, environment, record, stops)
     printed = capfd.readouterr()
     facts = json.loads(record.read_text()) if record.exists() else {"ranks": []}
     processes = {rank["rank"]: rank["process"] for rank in facts["ranks"]}
@@ -129,10 +131,10 @@ def test_a_job_ends_with_its_supervisor(tmp_path: Path) -> None:
     record = tmp_path / RANKS
     code = (
         "import sys; from pathlib import Path;"
-        "from neocpu.parallel.watch.supervisor import supervise;"
+        "from neocpu.parallel.watch.supervisor import Stops, supervise;"
         "from neocpu.parallel.transport.launch import mpiexec_command;"
         f"supervise(*mpiexec_command(2, ['-m', 'tests.standing_main', 'stopped', {str(record)!r}]),"
-        f"Path({str(record)!r}))"
+        f"Path({str(record)!r}), Stops())"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     job = subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=ROOT)
@@ -230,9 +232,8 @@ def test_one_line_says_that_all_hosts_stand_still(
 ) -> None:
     said = "neocpu: error: the run has stood still for 20 s, waiting for step 5"
     lines = f"{said}; host a\nstep 5\n{said}; host b\n"
-    ending = supervise(
-        ["sh", "-c", f"printf '{lines}' >&2; exit 124"], dict(os.environ), tmp_path / RANKS
-    )
+    command = ["sh", "-c", f"printf '{lines}' >&2; exit 124"]
+    ending = supervise(command, dict(os.environ), tmp_path / RANKS, Stops())
     assert (ending.stalled, ending.status) == (True, 124)
     assert capfd.readouterr().err == f"{said}; host a\nstep 5\n"
 
@@ -243,7 +244,7 @@ def test_a_run_goes_on_as_often_as_it_may_and_notes_why(
     checkpoints = [None, Path("step-00000010.h5"), Path("step-00000010.h5"), None, None]
     monkeypatch.setattr(survival, "_newest", lambda out: checkpoints.pop(0))
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(Stops, "wait", lambda self, seconds: slept.append(seconds))
     endings = [Ending(9, signal=9, process=1, host="a"), Ending(1, stalled=True), Ending(0)]
     resumed: list[bool] = []
 
@@ -282,6 +283,37 @@ def test_only_what_nobody_has_to_mend_is_started_again(
     )
     assert len(told) == lines and not restarts_of(tmp_path)
     assert not lines or ("df /dev/shm" in told[0]) == (ending.signal == signal.SIGBUS)
+
+
+def test_a_signal_between_two_lives_ends_the_run_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survival, "FIRST_PAUSE", 60.0)
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if len(told) == 1:  # it goes on in a minute
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    killed = Ending(9, signal=9, process=1, host="a")
+    before = signal.getsignal(signal.SIGTERM)
+    begun = time.monotonic()
+    assert Survivor(tmp_path, lambda resume: killed, "again", tell).run(False, 9) == 143
+    assert time.monotonic() - begun < 30
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert told[1] == (
+        "neocpu: error: stopped by signal 15 before the run went on; no checkpoint; "
+        "go on with: again"
+    )
+    assert not restarts_of(tmp_path)
+
+
+def test_a_signal_reaches_a_launcher_that_has_just_been_started(tmp_path: Path) -> None:
+    with Stops() as stops:
+        signal.raise_signal(signal.SIGTERM)
+        ending = supervise(["sleep", "60"], dict(os.environ), tmp_path / RANKS, stops)
+    assert (ending.status, ending.stopped) == (143, 1) and ending.wanted
 
 
 @needs_mpi

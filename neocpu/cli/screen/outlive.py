@@ -21,21 +21,22 @@ def outlive(
     that are left take fewer than `min_ranks`.
     """
     from neocpu.parallel.watch.host_pool import HostPool
-    from neocpu.parallel.watch.supervisor import Ending, supervise
+    from neocpu.parallel.watch.supervisor import Ending, Stops, supervise
     from neocpu.train.run.survival import Survivor
     from neocpu.train.watch.results import RANKS
 
     tell_ranks()
     option = {"out": folder} if "out" in click.get_current_context().params else {"folder": folder}
     pool = HostPool(launch.named(), launch.ranks, min_ranks)
+    stops = Stops()
 
     def start(go_on: bool) -> Ending:
         hosts = pool.placed()
         # ranks compare the number that they were given with their own
         count = {"ranks": sum(host.ranks for host in hosts)} if hosts and launch.ranks else {}
         words = command_line(**option, **count, resume=go_on, restarts=None, min_ranks=None)
-        return supervise(*launch.mpiexec(words, hosts), folder / RANKS)
+        return supervise(*launch.mpiexec(words, hosts), folder / RANKS, stops)
 
     again = shlex.join(["neocpu", *command_line(**option, resume=True)])
-    survivor = Survivor(folder, start, again, lambda line: click.echo(line, err=True), pool)
+    survivor = Survivor(folder, start, again, lambda line: click.echo(line, err=True), pool, stops)
     sys.exit(survivor.run(resume, restarts))

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from neocpu.core.cores import host_key, memory_kills
 from neocpu.parallel.transport.abort import Handler
@@ -138,6 +138,50 @@ class Ending:
         return not self.status or aborted or bool(self.signal) or self.lost or self.stalled
 
 
+class Stops:
+    """Signals that ask a job to end, during the block: mpiexec is sent them, and so the ranks.
+
+    count : how many came. number : the first (0: none). Between two lives of a job `wait` ends.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.number = 0
+        self._mpiexec: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, Handler] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._note) for number in STOPS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.count += 1
+        self.number = self.number or number
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        if self._mpiexec is not None:
+            with suppress(ProcessLookupError):
+                self._mpiexec.send_signal(number)
+
+    def pass_to(self, mpiexec: "subprocess.Popen[bytes] | None") -> None:
+        """From now on this process is sent them, and what came before; None: nobody is."""
+        self._mpiexec = mpiexec
+        if self.number:
+            self._send(self.number)
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until one comes."""
+        end = time.monotonic() + seconds
+        # the handler runs in this thread, in which an event's lock could wait for itself
+        while not self.count and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.2))
+
+
 class Talk:
     """Tells a launcher's lines from those of ranks, on one stream."""
 
@@ -182,7 +226,9 @@ class Talk:
         return lines
 
 
-def supervise(command: Sequence[str], environment: Mapping[str, str], record: Path) -> Ending:
+def supervise(
+    command: Sequence[str], environment: Mapping[str, str], record: Path, stops: Stops
+) -> Ending:
     """Run mpiexec to its end; its lines that say no more than the `Ending` does are not shown.
 
     record : the file in which rank 0 writes where the ranks are (`Watchdog.record`).
@@ -204,7 +250,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], record: Pa
         preexec_fn=_end_with_parent,  # noqa: PLW1509  (no thread runs here yet)
     )
     kills = memory_kills()
-    before = _pass_signals(mpiexec, ending)
+    stops.pass_to(mpiexec)
     try:
         relays = [
             threading.Thread(target=_relay, args=(stream, out, ending, mpiexec), daemon=True)
@@ -219,8 +265,8 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], record: Pa
         for relay in relays:
             relay.join(2.0)  # a process that was left behind may keep the pipe open
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        stops.pass_to(None)
+    ending.stopped = stops.count
     ending.starved = memory_kills() > kills
     ending.status = status if status >= 0 else 128 - status
     ending.read()
@@ -235,17 +281,6 @@ def _end_with_parent() -> None:
     """In the child: be killed when the parent is, which nobody can forget to do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _pass_signals(mpiexec: "subprocess.Popen[bytes]", ending: Ending) -> dict[int, Handler]:
-    """Let signals of this process reach mpiexec, and so the ranks; the handlers until now."""
-
-    def pass_on(number: int, frame: object) -> None:
-        ending.stopped += 1
-        with suppress(ProcessLookupError):
-            mpiexec.send_signal(number)
-
-    return {number: signal.signal(number, pass_on) for number in STOPS}
 
 
 def _look_for_first(record: Path, ending: Ending, mpiexec: "subprocess.Popen[bytes]") -> None:

@@ -9,7 +9,6 @@ damaged data, a full disk) ends it, and so does a signal that asks it to stop.
 import json
 import signal
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from neocpu.core.errors import CheckpointError
 from neocpu.core.types import JsonObject, Tell
 from neocpu.parallel.watch.host_pool import HostPool
 from neocpu.parallel.watch.rank_page import last_words, page_path, remove_page
-from neocpu.parallel.watch.supervisor import Ending
+from neocpu.parallel.watch.supervisor import Ending, Stops
 from neocpu.parallel.watch.watchdog import STATUS
 from neocpu.train.checkpoint.folder import FOLDER
 from neocpu.train.run.folder import RESTARTS
@@ -38,7 +37,7 @@ class Survivor:
 
     out : its folder of results. start : runs mpiexec to its end, on the ranks that `pool` places;
     with True from the newest checkpoint. again : the command with which a person goes on. tell :
-    shows one line. pool : the hosts.
+    shows one line. pool : the hosts. stops : signals, as `start` knows them.
     """
 
     out: Path
@@ -46,9 +45,15 @@ class Survivor:
     again: str
     tell: Tell
     pool: HostPool = field(default_factory=HostPool)
+    stops: Stops = field(default_factory=Stops)
 
     def run(self, resume: bool, restarts: int) -> int:
         """Exit status of the run, after `restarts` restarts at most."""
+        # also while none of its lives is under way
+        with self.stops:
+            return self._run(resume, restarts)
+
+    def _run(self, resume: bool, restarts: int) -> int:
         pause = FIRST_PAUSE
         before = _newest(self.out)
         for left in range(restarts, -1, -1):
@@ -66,8 +71,11 @@ class Survivor:
                 f"neocpu: {reason}; {_from_where(newest)}: the run goes on in {pause:g} s, restart "
                 f"{restarts - left + 1} of {restarts}"
             )
-            time.sleep(pause)
-            self.pool.look()
+            self.stops.wait(pause)
+            if not self.stops.count:
+                self.pool.look()
+            if self.stops.count:
+                return self._stop(newest)
             if shortage := self.pool.shortage():
                 return self._give_up(ending, shortage, newest)
             if self.pool.losses() != losses:
@@ -80,6 +88,14 @@ class Survivor:
         """Say why the run does not go on; its exit status."""
         self.tell(f"neocpu: error: {reason}; {_from_where(newest)}; go on with: {self.again}")
         return STATUS if ending.stalled else ending.status
+
+    def _stop(self, newest: Path | None) -> int:
+        """Say that a signal ended the run between two lives; its exit status."""
+        self.tell(
+            f"neocpu: error: stopped by signal {self.stops.number} before the run went on; "
+            f"{_from_where(newest)}; go on with: {self.again}"
+        )
+        return 128 + self.stops.number
 
     def _reason(self, ending: Ending, look: bool = False) -> str:
         """Why a run ended that nobody asked to, in words; "": ranks have said so themselves.
