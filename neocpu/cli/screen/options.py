@@ -80,6 +80,11 @@ class HostOptions:
         return ranks_of_hosts(named, ranks)
 
 
+# left out of the words of ranks: one rank alone cannot tell that it was started, and would start
+# another one on these hosts, and so on without end
+STARTED = {"hosts": None, "hostfile": None}
+
+
 @dataclass(frozen=True)
 class Launch(HostOptions):
     """The ranks that a command starts by itself, if any."""
@@ -113,7 +118,7 @@ class Launch(HostOptions):
         if self.starts_ranks:
             hosts = self.by_host(self.ranks)
             tell_ranks()
-            exec_mpiexec(self._count(hosts), command_line(), hosts)
+            exec_mpiexec(self._count(hosts), command_line(**STARTED), hosts)
 
     def comm(self, config: "Config | None" = None) -> "Comm":
         """This process among its ranks, with the threads of its kernels. Collective.

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from neocpu.cli.screen.options import Launch, command_line
+from neocpu.cli.screen.options import STARTED, Launch, command_line
 from neocpu.cli.screen.terminal import tell_ranks
 
 
@@ -34,7 +34,8 @@ def outlive(
         hosts = pool.placed()
         # ranks compare the number that they were given with their own
         count = {"ranks": sum(host.ranks for host in hosts)} if hosts and launch.ranks else {}
-        words = command_line(**option, **count, resume=go_on, restarts=None, min_ranks=None)
+        options = {**option, **count, **STARTED, "resume": go_on}
+        words = command_line(**options, restarts=None, min_ranks=None)
         return supervise(*launch.mpiexec(words, hosts), folder / RANKS, stops)
 
     again = shlex.join(["neocpu", *command_line(**option, resume=True)])
