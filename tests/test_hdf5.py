@@ -48,10 +48,10 @@ def write(path: Path, **attributes: object) -> Image:
     return image
 
 
-def refused(path: Path) -> str:
+def refused(path: Path, *, whole: bool = True) -> str:
     """What the door says."""
     with pytest.raises(DataError) as caught:
-        File(path, KIND).close()
+        File(path, KIND, whole=whole).close()
     text = str(caught.value)
     assert str(path) in text and "\n" not in text
     return text
@@ -86,6 +86,18 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert plain["run/config"][()].decode() == "one\ntwo\n"
 
 
+def test_of_a_sealed_file_the_root_alone_may_be_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write(path)
+    with File(path, KIND, whole=False) as file:
+        assert [*file.objects] == [""] and file.attribute("text", str) == "täglich"
+    with h5py.File(path, "r+") as edited:
+        edited.attrs.update({"more": 1})
+        del edited.attrs["sealed"]
+    with File(path, KIND, whole=False) as file:
+        assert not file.sealed and "tables/rows" in file
+
+
 def test_every_byte_but_those_left_out_is_under_the_seal(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     image = write(path)
@@ -100,7 +112,7 @@ def test_every_byte_but_those_left_out_is_under_the_seal(tmp_path: Path) -> None
             with File(path, KIND) as file:
                 assert (file.array("tables/rows").read() != ROWS).sum() == 1
         else:
-            refused(path)
+            assert refused(path) == refused(path, whole=False)
 
 
 @given(st.integers(0, 2**32))

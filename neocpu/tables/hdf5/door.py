@@ -54,13 +54,15 @@ class Kind:
 class File:
     """An HDF5 file of a kind, checked and open for reading; a context manager.
 
+    whole : look at all its objects; else, where a seal covers it, at the root alone.
+
     Attributes: path; objects, by name ("" is the root); sealed, whether a seal covers it.
 
     Raises the error of its kind for a file that is missing, unreadable, of another kind, newer,
     truncated, changed or damaged.
     """
 
-    def __init__(self, path: str | Path, kind: Kind) -> None:
+    def __init__(self, path: str | Path, kind: Kind, *, whole: bool = True) -> None:
         self.path = Path(path)
         self.kind = kind
         self._handle = self._open()
@@ -70,7 +72,7 @@ class File:
         try:
             self._status = os.fstat(self._handle)
             self.sealed = self._check_seal()
-            self.objects = self._walk()
+            self.objects = self._walk(whole or not self.sealed)
             self._check_kind()
         except BaseException:
             self.close()
@@ -213,15 +215,15 @@ class File:
                 raise self.damaged(trouble)
         return file_seal is not None
 
-    def _walk(self) -> dict[str, Object]:
-        """All objects of the file."""
+    def _walk(self, whole: bool) -> dict[str, Object]:
+        """All objects of the file, or the root."""
         try:
             # HDF5 refuses a file that is open in the process with other flags of locking, as users'
             # h5py has them; an image in memory has nothing to do with the file.
             in_memory = self._status.st_size <= LARGEST_IMAGE
             how = {"driver": "core", "backing_store": False} if in_memory else {}
             self._h5 = h5py.File(self.path, "r", locking=False, **how)
-            objects = walk(self._h5, self._status.st_size)
+            objects = walk(self._h5, self._status.st_size, whole)
         except (NotAcceptable, *PROBLEMS) as error:
             raise self.damaged(one_line(error)) from error
         # what is left is read by plain calls

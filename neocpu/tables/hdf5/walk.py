@@ -15,6 +15,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias
 
 import h5py
@@ -78,9 +79,13 @@ def one_line(error: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in text) or type(error).__name__
 
 
-def walk(file: h5py.File, size: int) -> dict[str, Object]:
-    """All objects of a file of `size` bytes, by name. Raises NotAcceptable, or one of PROBLEMS."""
-    return {item.name: item for item in _Walk(size).group(file["/"].id, "", 0)}
+def walk(file: h5py.File, size: int, whole: bool = True) -> dict[str, Object]:
+    """All objects of a file of `size` bytes, by name; not the whole of it: the root alone.
+
+    Raises NotAcceptable, or one of PROBLEMS.
+    """
+    objects = _Walk(size).group(file["/"].id, "", 0)
+    return {item.name: item for item in (objects if whole else islice(objects, 1))}
 
 
 def each_chunk(dataset: h5py.h5d.DatasetID, note: Callable[[h5py.h5d.StoreInfo], None]) -> None:

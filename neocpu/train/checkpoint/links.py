@@ -368,7 +368,8 @@ def base_of(path: Path) -> str | None:
 
     Raises CheckpointError for a file that cannot be read.
     """
-    with File(path, KIND) as file:
+    # a folder is looked through after each checkpoint, and its arrays are of no use here
+    with File(path, KIND, whole=False) as file:
         return base_in(file) if "base" in file.attributes() else None
 
 
