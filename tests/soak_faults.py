@@ -194,7 +194,7 @@ class Life:
                 of_command = b"python" in command[0] and b"train" in command
                 if of_command and not any(word.startswith(RANK) for word in words):
                     numbers.append(number)
-        return sorted(numbers)
+        return sorted(numbers, key=begun_at)
 
     def signal(self, numbers: Sequence[int], what: signal.Signals) -> None:
         """Send a signal."""
@@ -258,6 +258,13 @@ def kill_reader(place: Place, life: Life) -> None:
     readers = life.readers()
     if len(readers) > 1:
         life.signal([place.chance.choice(readers)], signal.SIGKILL)
+
+
+def begun_at(number: int) -> int:
+    """When a process began, in ticks since the system did, as numbers start again; 0: it is gone."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19])
+    return 0
 
 
 def network_of(number: int) -> int:
