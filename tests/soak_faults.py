@@ -261,7 +261,7 @@ def kill_reader(place: Place, life: Life) -> None:
 
 
 def begun_at(number: int) -> int:
-    """When a process began, in ticks since the system did, as numbers start again; 0: it is gone."""
+    """When a process began, in ticks since the system did; 0: it is gone. Numbers start again."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19])
     return 0
