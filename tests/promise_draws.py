@@ -111,7 +111,7 @@ VALUES: dict[type, Values] = {
         "every": (1, 2, 3),
         "start": (1, 3),
         "spread": (1, 2),
-        "max_preconditioner_dim": (4, 7),
+        "max_preconditioner_dim": (9, 13),  # smaller blocks are hundreds, each with a root
         "merge_dims": (13,),
         "sides": (1,),
         "beta2": (0.9,),
