@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, listed
 from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.columns import starts_to_indices
 from neocpu.ingest.dataset.file import DatasetFile, Samples
 from neocpu.ingest.dataset_layout import BLOCK, BagColumn, FeatureColumn
 
+SHOWN = 3  # files in a message
 __all__ = ["BagColumn", "Dataset", "FeatureColumn", "Samples"]
 
 
@@ -46,12 +47,14 @@ class Dataset:
     the labels of a table, of which `label` chooses one ("": the first); more_labels : those of the
     names `more` that all files have, which `take` gives besides. schema : the tree of the table's
     schema, or None. fingerprint : of the samples, where another host told it that has the files.
+    source : what messages call it, the logs of which the files are copies ("": the files).
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
     """
 
     fingerprint = ""
+    source = ""
 
     def __init__(
         self, paths: str | Path | Sequence[str | Path], label: str = "", more: Sequence[str] = ()
@@ -96,6 +99,11 @@ class Dataset:
         self.invalid = [file.invalid for file in self._files]
         self.extreme = [file.extreme for file in self._files]
         self._first = 0  # sample of the files that is sample 0
+
+    @property
+    def name(self) -> str:
+        """What messages call it: the logs that it was made of, where known, else its files."""
+        return self.source or listed([*map(str, self.paths)], SHOWN)
 
     def part(self, first: int, last: int) -> "Dataset":
         """Samples [first, last) as a dataset: the same files, numbered from 0.
@@ -157,7 +165,7 @@ class Dataset:
         names = list(self.features) if features is None else list(features)
         if unknown := [name for name in names if name not in self.features]:
             raise DataError(
-                f"{self.paths[0]}: no feature {unknown[0]!r}; its features are "
+                f"{self.name}: no feature {unknown[0]!r}; its features are "
                 f"{', '.join(self.features)}"
             )
         # Adding 0 would copy the samples of every step.
@@ -278,9 +286,8 @@ class Dataset:
         """Raise DataError where one of these further labels, which `key` asks for, is missing."""
         lacking = [name for name in names if name not in self.more_labels]
         if lacking:
-            where = ", ".join(str(path) for path in self.paths)
             known = ", ".join(self.label_names) or "one, without a name"
-            raise DataError(f"{where}: no label {lacking[0]!r} ({key}); its labels are {known}")
+            raise DataError(f"{self.name}: no label {lacking[0]!r} ({key}); its labels are {known}")
 
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:
         """Bag lengths of a feature in file order, in blocks; of a part, those of its files."""

@@ -70,7 +70,7 @@ class Fit:
         self.comm = comm
         samples = _ordered(data, keys, weight, comm)
         if not samples.count:
-            raise DataError(f"{data.paths[0]}: all samples weigh 0; there is nothing to fit")
+            raise DataError(f"{data.name}: all samples weigh 0; there is nothing to fit")
         if saved:
             columns, labels = saved[0].columns, saved[0].labels
             keys = replace(saved[0].keys, most=keys.most)
