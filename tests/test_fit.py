@@ -56,9 +56,9 @@ def libsvm(path, items, values, labels):
     return path
 
 
-def run(path, keys, comm=None, **options):
+def run(path, keys, comm=None, split="", **options):
     comm = comm or SingleComm()
-    config = config_of([path], [], ["data.split=[]"], comm)
+    config = config_of([path], [], [f"data.split=[{split}]"], comm)
     return FitRun(config, keys, comm, path.parent / "out", **options).run()
 
 
@@ -302,8 +302,11 @@ def test_what_cannot_be_fitted_is_told(line, labels, keys, message, tmp_path):
     items, values, *_ = drawn(2)
     path = libsvm(tmp_path / "log", items, values, np.resize(labels, SAMPLES))
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises((DataError, ConfigError), match=message):
+    with pytest.raises((DataError, ConfigError), match=message) as raised:
         run(path, FitKeys(**keys))
+    # the log that was named, and not its copy
+    assert "converted" not in str(raised.value)
+    assert str(path) in str(raised.value) or "feature" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,31 @@ def test_what_takes_no_fit_says_so(folder, tmp_path):
     # a folder of logs with the results of a fit in it
     with pytest.raises(DataError, match=r"fit/fit\.h5: a converted dataset has no names"):
         neocpu.fit(folder, out=tmp_path / "out")
+
+
+def test_a_fit_recommends_as_a_run_does(folder):
+    model = neocpu.load(folder / "fit")
+    users = pl.DataFrame({"user": ["u", "v"], "price": [0.5, 2.0]})
+    items = pl.DataFrame({"item": [1, 2, 3, 4], "site": list("abcd")})
+    best = model.recommend(users, items, 2, pl.DataFrame({"user": ["u"], "item": [2]}))
+    assert best.columns == ["user", "rank", "item", "prediction"]
+    assert best["rank"].to_list() == [1, 2, 1, 2]
+    for user, rows in (("u", items.filter(pl.col("item") != 2)), ("v", items)):
+        of_user = users.filter(pl.col("user") == user).join(rows, how="cross")
+        expected = np.sort(model.predict(of_user))[::-1][:2]
+        assert best.filter(pl.col("user") == user)["prediction"].to_numpy() == pytest.approx(
+            expected
+        )
+    again = model.recommend(users, items, exclude=None, k=1, user="user", item="item")
+    assert again.height == 2
+
+
+def test_messages_of_copies_name_their_logs(folder):
+    model = neocpu.load(folder / "fit")
+    path = folder / "unknown.csv"
+    pl.DataFrame(table()).with_columns(clicked=0.5).write_csv(path)
+    keys = ["data.schema.label={column='clicked', kind='number'}"]
+    other = FitScorer(folder / "fit", [*keys])
+    with pytest.raises(DataError, match=f"^{path}: a label is 0.5, but those of the train data"):
+        other.evaluate(path)
+    assert model.classes == (0.0, 1.0)

@@ -128,7 +128,7 @@ def test_the_command_writes_the_same_on_any_ranks(model: Model, folder: Path) ->
 
     def body(comm):
         scorer = LocalScorer(model.path, model.config, model.values, comm)
-        return scorer.recommend(pairs_of(scorer.logs.frame, USERS, ITEMS, None, ("", "")), 2)
+        return scorer.best_items(pairs_of(scorer.logs.frame, USERS, ITEMS, None, ("", "")), 2)
 
     assert run_threads(2, body)[0].equals(expected)
 

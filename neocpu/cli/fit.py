@@ -104,7 +104,8 @@ class Crosses:
 @click.option(
     "--loss",
     type=click.Choice(LOSS_NAMES),
-    help="What is minimised.  [default: logistic for clicks, squares for numbers]",
+    help="What is minimised.  [default: logistic for clicks and two classes, squares for numbers, "
+    "softmax for classes]",
 )
 @click.option(
     "--hidden",
@@ -212,7 +213,7 @@ def fit(
         comm = launch.comm()
         from neocpu.train.run.fitting import FitRun, config_of, folder_of
 
-        config = config_of(source, overrides=overrides, comm=comm, **vars(log))
+        config = config_of(source, overrides=overrides, comm=comm, loss=keys.loss, **vars(log))
         folder = folder or folder_of(source[0])
         tell = partial(click.echo, err=True)
         summary = FitRun(config, keys, comm, folder, resume=resume, tell=tell).run()

@@ -115,8 +115,8 @@ def predict(
 
     MODEL: the folder of a run or a fit, or a checkpoint. DATA: raw logs, with or without labels, or
     converted .h5 files. OUT has the columns row (from 0, over all DATA files) and prediction (click
-    probability; for mse the number itself). With data.on_error=skip a row that cannot be read has
-    no prediction, and the column reason says why.
+    probability; for mse the number itself; of a fit of classes the likeliest one). With
+    data.on_error=skip a row that cannot be read has no prediction, and the column reason says why.
 
     With --top-k, OUT has the K best items of each user: the user, rank (from 1), the item,
     prediction. A pair has the user's last row in DATA and the item's row; a column of both is the
@@ -154,10 +154,11 @@ def score(
 
     tell = partial(click.echo, err=True) if comm.rank == 0 else silent
     scorer: BlockScorer
+    named = None
     if fit := open_fit(model, overrides, comm):
         if rows.head:
             raise click.UsageError(f"--head {rows.head}: a fit has one label")
-        scorer, values = fit, fit.values
+        scorer, values, named = fit, fit.values, fit.fitted.named
     else:
         values = open_values(checkpoint_of(model, comm), overrides)
         of_run = [*overrides, *values.vocabulary_override]
@@ -168,7 +169,7 @@ def score(
         columns = key_columns(data, rows.keys, values, rows.unlabelled)
     blocks = score_rows(scorer, comm, file_rows(data, values, rows.unlabelled), tell)
     if comm.rank == 0:
-        _write(blocks, ScoreFile(out, columns, values.config.data.on_error == "skip"))
+        _write(blocks, ScoreFile(out, columns, values.config.data.on_error == "skip", named))
     else:
         deque(blocks, 0)  # scores this rank's share, and is handed nothing
 
@@ -212,7 +213,7 @@ def recommend(
     exclude = log_path(best.exclude) if best.exclude else None
     keys = (best.group, best.item)
     pairs = pairs_of(scorer.logs.frame, data, log_path(best.items), exclude, keys)
-    frame = scorer.recommend(pairs, best.top_k)
+    frame = scorer.best_items(pairs, best.top_k)
     if comm.rank == 0:
         write_best(frame, out)
         click.echo(f"{out}: {frame.height} items for {pairs.users.height} users")

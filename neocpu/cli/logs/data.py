@@ -217,7 +217,7 @@ def avazu(src: tuple[Path, ...], dst: Path, **arguments: object) -> None:
 @click.option(
     "--fitted",
     type=FILE,
-    help="Take means, deviations and edges of buckets from this dataset (the train file).",
+    help="Take means, deviations, edges of buckets and classes from this dataset (the train file).",
 )
 def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: object) -> None:
     """Any log with one row a line; SCHEMA (TOML) says which columns are what.
@@ -233,7 +233,7 @@ def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: object) -
     session = "user"         # rows that agree in it become neighbours
     [label]                  # several: [[label]], each with a name
     column = "click"
-    kind = "click"           # click: 0 or 1, false or true | number
+    kind = "click"           # click: 0 or 1, false or true | number | class, a text
     threshold = 4.0          # or: 1 from this number on
     positive = ["buy"]       # or: 1 for these texts, else 0
     [[dense]]

@@ -1,25 +1,30 @@
-"""Which numbers does a schema take from the train data? Edges of buckets, means and deviations.
+"""What does a schema take from the train data? Edges of buckets, means and deviations, and classes.
 
 They are fitted once, on the sources of a conversion, and written into the schema's tree, which the
 dataset stores: other splits, and whoever scores with the model, use the same ones. At most 262,144
 rows are used: of more, every second, every fourth … row. Sums are exactly rounded, so the numbers
-depend neither on the machine nor on how the sources are read.
+depend neither on the machine nor on how the sources are read. Classes are all texts of a label, of
+all rows, sorted.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.types import Bools, Doubles, Tree
 from neocpu.ingest.dataset.dataset import Dataset
-from neocpu.ingest.formats.schema import DenseField, Schema
+from neocpu.ingest.formats.field_values import FieldKind
+from neocpu.ingest.formats.fields import Fields, shown
+from neocpu.ingest.formats.schema import MOST_CLASSES, CategoryField, DenseField, Schema
 from neocpu.ingest.formats.schema_numbers import fill, with_numbers
 from neocpu.ingest.formats.sources import open_source
 from neocpu.ingest.formats.table import table_schema
+from neocpu.ingest.formats.text import TextParser
 
 MOST_ROWS = 1 << 18
 
@@ -60,8 +65,48 @@ class _Sample:
         return np.concatenate(numbers), np.concatenate(present)
 
 
+class _Classes:
+    """The texts of a column, by their codes."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+        self._texts: dict[int, str] = {}
+
+    def add(self, path: Path, parser: TextParser, fields: Fields) -> None:
+        """Take the texts of some rows. Raises DataError where they are too many, or no UTF-8."""
+        position = parser.position[self.column]
+        begin = fields.begin[position]
+        end = parser.fields.blanked(fields.text, begin, fields.end[position])
+        codes, _ = parser.fields.parse(fields.text, begin, end, FieldKind("text"))
+        codes, rows = np.unique(codes[begin < end], return_index=True)
+        rows = np.flatnonzero(begin < end)[rows]
+        quote = parser.schema.quote.encode()
+        for code, row in zip(codes.tolist(), rows.tolist()):
+            if code in self._texts:
+                continue
+            raw = fields.text[begin[row] : end[row]].tobytes()
+            try:
+                self._texts[code] = (raw.replace(2 * quote, quote) if quote else raw).decode()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}, column {self.column}: {shown(raw)!r} is no UTF-8; name the encoding "
+                    "in the schema"
+                ) from error
+        if len(self._texts) > MOST_CLASSES:
+            raise DataError(
+                f"{path}, column {self.column}: its texts are more than {MOST_CLASSES:,}, too many "
+                "for classes; choose another label"
+            )
+
+    def sorted(self) -> list[str]:
+        """All texts. Raises DataError where there is none."""
+        if not self._texts:
+            raise DataError(f"column {self.column}: all fields of this label are empty")
+        return sorted(self._texts.values())
+
+
 def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
-    """A schema with the numbers that it lacks, taken from these sources.
+    """A schema with the numbers and classes that it lacks, taken from these sources.
 
     Raises DataError for a source that cannot be read, or lacks a column.
     """
@@ -82,8 +127,15 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
         )
         for each in buckets
     ]
+    labels = [each for each in schema.labels if each.kind == "class" and not each.classes]
+    classes = [_Classes(label.column) for label in labels]
     fields = replace(
-        schema, label=None, more_labels=(), categories=(), dense=tuple(numbers), session=""
+        schema,
+        label=None,
+        more_labels=(),
+        categories=tuple(CategoryField(label.column, label.column) for label in labels),
+        dense=tuple(numbers),
+        session="",
     )
     sample = _Sample()
     for path in paths:
@@ -91,6 +143,8 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
         for block in source.blocks:
             for part in block.parts:
                 sample.add(*source.parser.numbers(part))
+                for texts in classes:
+                    texts.add(path, source.parser, part)
     if sample.empty:
         return schema
     values, present = sample.rows()
@@ -99,7 +153,7 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
     for each, column in zip(standard, columns):
         # the numbers of a vector have one mean
         dense.setdefault(each.column, []).append(column)
-    fitted = {
+    fitted: dict[str, dict[str, list[Any]]] = {
         "dense": {
             column: list(mean_and_deviation(np.concatenate(parts)))
             for column, parts in dense.items()
@@ -108,6 +162,7 @@ def fit(schema: Schema, paths: Sequence[Path]) -> Schema:
             each.column: quantiles(column, each.buckets)
             for each, column in zip(buckets, columns[len(standard) :])
         },
+        "label": {texts.column: texts.sorted() for texts in classes},
     }
     return table_schema(with_numbers(schema.tree, fitted))
 

@@ -8,12 +8,12 @@ x.0, x.1, x.2, which stand behind those of the log.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from neocpu.core.types import Bytes, Doubles, Elements, Ints
+from neocpu.core.types import Bools, Bytes, Doubles, Elements, Floats, Ints
 from neocpu.ingest.formats.fields import (
     I32,
     Fault,
@@ -47,6 +47,7 @@ NOT_A_LABEL = 16
 NOT_A_TIME = 17
 NO_LABEL = 18
 NOT_A_CLICK = 19
+NOT_A_CLASS = 20
 WHY = {
     2: "is not a hexadecimal number",
     3: "has more than {digits} hexadecimal digits",
@@ -60,6 +61,7 @@ WHY = {
         "is not a click label; it must be 0 or 1, false or true; for others give [label] "
         'positive = [...], threshold = ..., or kind = "number"'
     ),
+    NOT_A_CLASS: "is none of the classes {form}",
 }
 THOUSANDS = re.compile(rb"\.(?=\d{3}(?:\.\d{3})*,\d)")
 TRUE_WORDS = (b"true", b"True", b"TRUE")
@@ -100,11 +102,30 @@ def _without_thousands(text: Bytes, begin: I32, end: I32) -> Text:
 
 def label_kind(label: LabelField, words: bool) -> FieldKind:
     """How a label's column is read."""
-    if label.positive:
+    if label.is_text:
         return FieldKind("text")
     if label.kind == "number" or label.threshold is not None:
         return FieldKind("float")
     return FieldKind("click" if words else "int")
+
+
+def class_numbers(codes: Elements, classes: Sequence[str]) -> tuple[Floats, Bools]:
+    """Which of the classes each text is, f32[n], by its code u64[n]; and whether it is one.
+
+    classes : (): not fitted yet, and any text will do.
+    """
+    if not classes:
+        return np.zeros(codes.size, np.float32), np.ones(codes.size, bool)
+    texts = [text.encode() for text in classes]
+    sizes = np.array([len(text) for text in texts], np.int32)
+    end = np.cumsum(sizes, dtype=np.int32)
+    known = np.empty(end.size, np.uint64)
+    laid = np.frombuffer(bytearray(b"".join(texts)), np.uint8)
+    tokenize.hash_text(laid, end - sizes, end, np.uint8(0), known, np.empty(end.size, np.uint8))
+    order = np.argsort(known, kind="stable")
+    places = np.searchsorted(known, codes, sorter=order)
+    places = order[np.minimum(places, order.size - 1)]
+    return places.astype(np.float32), known[places] == codes
 
 
 def dense_kind(number: DenseField) -> FieldKind:

@@ -12,7 +12,8 @@ from neocpu.core.types import Elements, Tree
 
 TRANSFORMS = ("log1p", "none")  # of --dense-transform
 DENSE_TRANSFORMS = (*TRANSFORMS, "standard")
-LABEL_KINDS = ("click", "number")
+LABEL_KINDS = ("click", "number", "class")
+MOST_CLASSES = 1000  # of a label
 DENSE_KINDS = ("int", "float")
 INVALID = ("error", "missing")  # what a text is that is no number
 TIME_KINDS = ("hour", "weekday", "day", "month", "date")
@@ -28,8 +29,9 @@ MISSING_INTEGER = 1 << 63  # the code of an integer that is missing; -2^63 is re
 class LabelField:
     """A label's column.
 
-    kind : click (0 or 1) or number (any). threshold : numbers from it on are 1, others 0.
-    positive : texts that are 1, all others are 0.
+    kind : click (0 or 1), number (any) or class (a text). threshold : numbers from it on are 1,
+    others 0. positive : texts that are 1, all others are 0. classes : texts, each of which is its
+    number here, and any other a fault; (): not fitted yet.
     """
 
     column: str
@@ -37,6 +39,12 @@ class LabelField:
     name: str = ""
     threshold: float | None = None
     positive: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its column is read as text."""
+        return bool(self.positive) or self.kind == "class"
 
 
 @dataclass(frozen=True)
@@ -210,13 +218,15 @@ class Schema:
         if self.whole:
             return set()
         texts = {category.column for category in self.categories if category.kind == "text"}
-        texts |= {label.column for label in self.labels if label.positive}
+        texts |= {label.column for label in self.labels if label.is_text}
         words = {category.column for category in self.categories if category.kind == "hex"}
         return texts - words - self.integers
 
     @property
     def unfitted(self) -> bool:
-        """Whether means, deviations or edges are still to be taken from data."""
+        """Whether means, deviations, edges or classes are still to be taken from data."""
+        if any(label.kind == "class" and not label.classes for label in self.labels):
+            return True
         return any(
             number.transform == "standard" and number.fitted is None for number in self.dense
         ) or any(

@@ -1,4 +1,4 @@
-"""Where does a schema hold its fitted numbers? In its tree, beside the columns that they are of."""
+"""Where does a schema hold what was fitted? In its tree, beside the columns that it is of."""
 
 import copy
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from neocpu.core.types import Tree
 
 
 def fill(tree: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema's tree with the fitted numbers of another one, where it lacks some."""
+    """A schema's tree with the fitted numbers and classes of another one, where it lacks some."""
     from neocpu.ingest.formats.table import table_schema
 
     table_schema(stored)  # it is what it should be
     table_schema(tree)
-    numbers = {
+    numbers: dict[str, Mapping[str, list[Any]]] = {
         entry: {
             column: values
             for each in stored.get(entry, [])
@@ -21,12 +21,18 @@ def fill(tree: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
         }
         for entry in ("dense", "category")
     }
+    numbers["label"] = {
+        entry["column"]: entry["classes"] for entry in _labels(stored) if "classes" in entry
+    }
     return with_numbers(tree, numbers)
 
 
-def with_numbers(tree: Tree, fitted: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
-    """A tree whose entries hold the fitted numbers of their columns."""
+def with_numbers(tree: Tree, fitted: Mapping[str, Mapping[str, list[Any]]]) -> dict[str, Any]:
+    """A tree whose entries hold the fitted numbers, or classes, of their columns."""
     whole: dict[str, Any] = copy.deepcopy(dict(tree))
+    for entry in _labels(whole):
+        if entry.get("kind") == "class" and entry["column"] in fitted["label"]:
+            entry.setdefault("classes", fitted["label"][entry["column"]])
     for entry in whole.get("dense", []):
         if entry.get("transform") == "standard":
             _note(entry, fitted["dense"])
@@ -34,6 +40,12 @@ def with_numbers(tree: Tree, fitted: Mapping[str, Mapping[str, list[float]]]) ->
         if entry.get("kind") == "bucket" and "edges" not in entry:
             _note(entry, fitted["category"])
     return whole
+
+
+def _labels(tree: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of labels."""
+    labels = tree.get("label", [])
+    return [labels] if isinstance(labels, dict) else labels
 
 
 def _note(entry: dict[str, Any], fitted: Mapping[str, list[float]]) -> None:

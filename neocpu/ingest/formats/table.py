@@ -16,6 +16,7 @@ session = "user"           # rows that agree in this category become neighbours
 column = "click"
 name = "click"             # what data.label of a config calls it. Default: the column
 kind = "click"             # click (default): 0 or 1, also 0.0, -1, false or 1.0, true | number
+                           # | class: a text, one of several
 threshold = 4.0            # instead of kind: 1 from this number on, else 0
 positive = ["buy", "cart"] # instead of kind: 1 for these texts, 0 for all others
 
@@ -54,10 +55,11 @@ weights = "tag_weights"    # or weights in lists of another column, or in a fiel
 name = "topics"            # another name for the feature (one column only)
 
 Means, deviations and edges are fitted on the train data (`neocpu.ingest.dataset.fitting`) and
-written into the entries as `fitted`. `version = 3`, which `neocpu init` writes, gives a whole
-number the same text whatever type holds it: 196.0 of a column of floats is the category 196 (2, the
-default: 196.0). With `version = 1` a schema is read as neocpu 0.1.0 did: no quotes, and a missing
-integer is code 0.
+written into the entries as `fitted`; so are the texts of a label of kind class, sorted, as
+`classes`, which may be given too: the label is the number of its text, from 0 on. `version = 3`,
+which `neocpu init` writes, gives a whole number the same text whatever type holds it: 196.0 of a
+column of floats is the category 196 (2, the default: 196.0). With `version = 1` a schema is read as
+neocpu 0.1.0 did: no quotes, and a missing integer is code 0.
 """
 
 import codecs
@@ -109,7 +111,14 @@ _TOP = {
     "category": list,
     "version": int,
 }
-_LABEL = {"column": str, "name": str, "kind": str, "threshold": float, "positive": list}
+_LABEL = {
+    "column": str,
+    "name": str,
+    "kind": str,
+    "threshold": float,
+    "positive": list,
+    "classes": list,
+}
 _DENSE = {
     "columns": list,
     "name": str,
@@ -156,11 +165,16 @@ def _label(entry: SchemaEntry) -> LabelField:
         entry.wrong("threshold and positive exclude each other")
     column = entry.get("column", "")
     kind = entry.get("kind", "click", LABEL_KINDS)
-    if kind == "number" and keys[1:]:
-        entry.wrong(f"with {keys[1]} the label is a click, so kind cannot be number")
+    if kind != "click" and keys[1:]:
+        entry.wrong(f"with {keys[1]} the label is a click, so kind cannot be {kind}")
     positive = entry.texts("positive")
     if "positive" in entry and not positive:
         entry.wrong("positive must name at least one text")
+    classes = entry.texts("classes")
+    if "classes" in entry and kind != "class":
+        entry.wrong('classes goes with kind = "class"')
+    if "classes" in entry and not (classes and all(classes) and len({*classes}) == len(classes)):
+        entry.wrong("classes must name texts, each once")
     threshold = entry.get("threshold", None)
     return LabelField(
         column=column,
@@ -168,6 +182,7 @@ def _label(entry: SchemaEntry) -> LabelField:
         name=entry.get("name", column),
         threshold=None if threshold is None else float(threshold),
         positive=positive,
+        classes=classes,
     )
 
 

@@ -9,11 +9,13 @@ import itertools
 
 import numpy as np
 
+from neocpu.core.errors import listed
 from neocpu.core.types import Bools, Bytes, Doubles, Elements, Floats, Ints
 from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.formats.field_values import (
     EMPTY,
     NO_LABEL,
+    NOT_A_CLASS,
     NOT_A_LABEL,
     TOO_LARGE,
     WHY,
@@ -21,6 +23,7 @@ from neocpu.ingest.formats.field_values import (
     FieldParser,
     Vectors,
     category_kind,
+    class_numbers,
     dense_kind,
     label_kind,
 )
@@ -38,6 +41,8 @@ from neocpu.ingest.formats.fields import (
 from neocpu.ingest.formats.schema import TIME_KINDS, CategoryField, DenseField, LabelField, Schema
 from neocpu.ingest.formats.times import time_codes
 from neocpu.kernels.logs import tokenize
+
+CLASSES = 10  # in a message
 
 
 class TextParser:
@@ -195,11 +200,11 @@ class _Block:
             reason = WHY[status].format(digits=kind.digits, form=kind.form)
             self.faults[line] = Fault(line, names[column], shown(raw), reason)
 
-    def _check(self, column: int, bad: Bools, status: int) -> None:
-        """Note a fault of a column at each bad line."""
+    def _check(self, column: int, bad: Bools, status: int, form: str = "") -> None:
+        """Note a fault of a column at each bad line; form : in the words of the status."""
         for line in np.flatnonzero(bad).tolist():
             raw = self.text[self.begin[column, line] : self.end[column, line]].tobytes()
-            self._fault(line, column, raw, status, FieldKind(""))
+            self._fault(line, column, raw, status, FieldKind("", form=form))
 
     def _label(self, label: LabelField, column: int, kind: FieldKind) -> Floats:
         """Labels f32[lines]; the faults of those that are none are noted."""
@@ -215,6 +220,11 @@ class _Block:
                 word = positive.encode("utf-8", "replace")
                 chosen[equal_to(self.text, begin, end, word, every)] = 1.0
             return chosen
+        if label.kind == "class":
+            numbers, known = class_numbers(values, label.classes)
+            unknown = (status != EMPTY) & ~known
+            self._check(column, unknown, NOT_A_CLASS, listed(label.classes, CLASSES))
+            return numbers
         # Compared in fp64, before a label is rounded to fp32.
         if label.threshold is not None:
             return (values >= label.threshold).astype(np.float32)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.floats import keep_subnormals
 from neocpu.core.types import Tell
 from neocpu.ingest.dataset.dataset import Dataset
@@ -16,7 +16,7 @@ from neocpu.ingest.formats.frames import is_paths
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.serve.scoring.logs import GivenLogs
-from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
+from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs, pairs_of
 from neocpu.serve.scoring.unseen import UnseenValues
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.advice.write import first_name, log_of
@@ -40,7 +40,8 @@ class FitScorer:
     share what they score; None: this process alone.
 
     Attributes: path, of the file; fitted, the `FittedModel` with its weights and columns; values,
-    how its logs are read.
+    how its logs are read; classes, the labels of its classes in their order, texts or numbers (():
+    it has none), of two of which predictions of clicks are the probability of the second.
 
     Raises CheckpointError for a file that is missing or damaged.
     """
@@ -55,6 +56,8 @@ class FitScorer:
         saved = load(self.path)
         notes = saved.notes
         self.fitted = saved.fitted
+        labels = self.fitted.labels
+        self.classes: tuple[str, ...] | tuple[float, ...] = labels.classes or labels.values
         described = notes.get("data", {})
         texts = [*notes["overrides"], *overrides]
         source = f"{self.path} (config)"
@@ -75,13 +78,15 @@ class FitScorer:
         comm.allgatherv(own, whole, np.diff(ends))
         return whole
 
-    def predict(self, data: object) -> NDArray[np.float32]:
+    def predict(self, data: object) -> NDArray[Any]:
         """Predictions f32[n] in the order of the rows: of clicks their probability, of classes the
-        label of the likeliest one, of `squares` and `squared_hinge` the score.
+        label of the likeliest one, of `squares` and `squared_hinge` the score. Of classes that are
+        texts these, str[n], "" in place of a NaN.
 
         data, errors, and rows that cannot be read: as of `Model.predict`.
         """
-        return self.logs.scores(data, self.predictions, self.unseen, stacklevel=3)
+        scores = self.logs.scores(data, self.predictions, self.unseen, stacklevel=3)
+        return self.fitted.named(scores)
 
     def evaluate(
         self, data: object, group: str = "", at: Sequence[int] = ()
@@ -98,8 +103,26 @@ class FitScorer:
         grouping = logs.grouping(data, dataset, group, at)
         return measured(self.fitted, dataset, self._comm, grouping)
 
-    def recommend(self, pairs: Pairs, k: int) -> "pl.DataFrame":
-        """The k best items of each user, as `BestItems.frame` gives them."""
+    def recommend(
+        self,
+        users: object,
+        items: object,
+        k: int = 10,
+        exclude: object = None,
+        *,
+        user: str = "",
+        item: str = "",
+    ) -> "pl.DataFrame":
+        """The k best items for each user; arguments, result and errors as of `Model.recommend`."""
+        return self.best_items(pairs_of(self.logs.frame, users, items, exclude, (user, item)), k)
+
+    def best_items(self, pairs: Pairs, k: int) -> "pl.DataFrame":
+        """The k best items of each user, as `BestItems.frame` gives them.
+
+        Raises DataError for a fit of classes that are texts, which have no order.
+        """
+        if self.fitted.keys.loss == "softmax" and self.fitted.labels.classes:
+            raise DataError(f"{self.path}: its predictions are classes, and none is the best")
         best = BestItems(pairs, k)
         dataset = PairDataset(self.values.schema, pairs)
         for first in range(0, dataset.rows, BLOCK):
@@ -146,7 +169,14 @@ def fit(
         sources = log_of(data, folder)
     tests = [Path(path) for path in ([test] if isinstance(test, str | Path) else test)]
     config = config_of(
-        sources, tests, overrides, comm, label=label, positive=positive, weight=weight
+        sources,
+        tests,
+        overrides,
+        comm,
+        label=label,
+        positive=positive,
+        weight=weight,
+        loss=fit_keys.loss,
     )
     FitRun(config, fit_keys, comm, folder, resume=resume).run()
     return FitScorer(folder)

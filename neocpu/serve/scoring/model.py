@@ -119,7 +119,7 @@ class Model(TrainedModel):
 
         scorer = self._loaded
         pairs = pairs_of(scorer.logs.frame, users, items, exclude, (user, item))
-        return scorer.recommend(pairs, k)
+        return scorer.best_items(pairs, k)
 
     def close(self) -> None:
         """Free what predictions need; the next one builds it again."""

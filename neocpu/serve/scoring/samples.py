@@ -32,6 +32,7 @@ class ParsedDataset(Dataset):
         self.labelled = parsed.labels is not None
         self.schema = None if schema.tree is None else dict(schema.tree)
         self.label_names = [label.name for label in schema.labels]
+        self.label = schema.label.name if schema.label else ""
         self.more_labels = []
         self.vocabularies = dict(vocabularies or {})
         self.features = {

@@ -3,6 +3,7 @@
     NAME.parquet    the columns row (from 0), key columns of the data, prediction (float32), and
                     where faulty rows are scored too, reason: why one has no prediction
     NAME.npy        float32[n], the predictions alone; NaN for a faulty row
+                    Of classes that are texts the predictions are texts, in a .npy "" for NaN
     any other name  CSV with the columns of Parquet; a number has the fewest digits that give the
                     same fp32 back
 
@@ -10,10 +11,10 @@ A file gets its name once it is complete.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,24 +25,31 @@ if TYPE_CHECKING:
     import polars as pl
 
 F32 = NDArray[np.float32]
+SPECIAL = {*',"\n\r'}  # characters of a text that CSV quotes
 
 
 class ScoreFile:
     """A file of predictions in the making: `write` them in order, then `finish`.
 
     keys : columns to stand beside the predictions, with a row for each of them (None: none).
-    reasons : whether there is a column reason. rows : how many were written.
+    reasons : whether there is a column reason. named : gives predictions f32[n] as they are to
+    stand, texts maybe. rows : how many were written.
 
     All methods but `discard` raise DataError where the file cannot be written.
     """
 
     def __init__(
-        self, path: Path, keys: "pl.DataFrame | None" = None, reasons: bool = False
+        self,
+        path: Path,
+        keys: "pl.DataFrame | None" = None,
+        reasons: bool = False,
+        named: Callable[[F32], NDArray[Any]] | None = None,
     ) -> None:
         self.path = path
         self.rows = 0
         self._keys = keys
         self._reasons = reasons
+        self._named = named or (lambda predictions: predictions)
         self._faults: dict[int, str] = {}  # of rows that are not written yet
         self._parts = [np.empty(0, np.float32)]
         # Under another name until it is whole: a killed command leaves no file that looks complete.
@@ -68,12 +76,13 @@ class ScoreFile:
     def _lines(self, predictions: F32, faults: Mapping[int, str]) -> Iterator[str]:
         """Lines of CSV."""
         end = ",\n" if self._reasons else "\n"
-        for row, value in enumerate(predictions):
+        for row, value in enumerate(map(str, self._named(predictions))):
             if row in faults:
                 reason = faults[row].replace('"', '""')
                 yield f'{self.rows + row},,"{reason}"\n'
             else:
-                yield f"{self.rows + row},{value!s}{end}"
+                quoted = '"' + value.replace('"', '""') + '"' if SPECIAL & {*value} else value
+                yield f"{self.rows + row},{quoted}{end}"
 
     def finish(self) -> None:
         """Give the file its name. Raises DataError unless each prediction has its key row."""
@@ -84,7 +93,7 @@ class ScoreFile:
             )
         with self._explained():
             if not self._streams:
-                self._write_all(np.concatenate(self._parts))
+                self._write_all(self._named(np.concatenate(self._parts)))
             self._file.close()
             os.replace(self._partial, self.path)
 
@@ -94,7 +103,7 @@ class ScoreFile:
             self._file.close()
         self._partial.unlink(missing_ok=True)
 
-    def _write_all(self, predictions: F32) -> None:
+    def _write_all(self, predictions: NDArray[Any]) -> None:
         """Write a file at once."""
         if self.path.suffix == ".npy":
             np.save(self._file, predictions)
@@ -104,7 +113,7 @@ class ScoreFile:
         rows = pl.Series("row", np.arange(predictions.size, dtype=np.int64))
         keys = [] if self._keys is None else self._keys.get_columns()
         scores = pl.Series("prediction", predictions)
-        if self.path.suffix != ".parquet":
+        if self.path.suffix != ".parquet" or predictions.dtype.kind == "U":
             # As NumPy prints fp32: the shortest text that reads back as the same bits.
             scores = pl.Series("prediction", [str(value) for value in predictions], pl.String)
         reasons = pl.Series("reason", [None] * predictions.size, pl.String)

@@ -103,7 +103,7 @@ class LocalScorer:
         with self._locked():
             return importances(dataset, columns, measure, repeats, seed, rows)
 
-    def recommend(self, pairs: Pairs, k: int) -> "pl.DataFrame":
+    def best_items(self, pairs: Pairs, k: int) -> "pl.DataFrame":
         """The k best items of each user, as `BestItems.frame` gives them; on rank 0."""
         best = BestItems(pairs, k)
         dataset = PairDataset(self._values.schema, pairs)

@@ -9,15 +9,15 @@ from typing import TypeAlias
 class LogColumn:
     """One column: its role and what was seen.
 
-    role : "label", "dense", "category", "list", "time" or "left out". kind : of the schema: "click"
-    or "number" of a label, "int" or "float" of a dense column, "text", "int", "hex" or "bucket" of
-    categories. transform : of a dense column; `width`, how many numbers each of its fields holds
-    (0: one, and no list); `unreadable`, how many of its texts are no numbers. time : the form of
-    one, as the schema calls it; `absent`, texts of it that are none. separator, weight_separator :
-    of a list. distinct : values (of a list: of its items); `grown`, how many the whole log may
-    have; `frequent`, how many have a row of a vocabulary. missing : share of empty fields. items :
-    per row. source : the column that a feature is made of, if that is another. positive, threshold
-    : of a label, what makes it a click. why : the reason, a phrase.
+    role : "label", "dense", "category", "list", "time" or "left out". kind : of the schema:
+    "click", "number" or "class" of a label, "int" or "float" of a dense column, "text", "int",
+    "hex" or "bucket" of categories. transform : of a dense column; `width`, how many numbers each
+    of its fields holds (0: one, and no list); `unreadable`, how many of its texts are no numbers.
+    time : the form of one, as the schema calls it; `absent`, texts of it that are none. separator,
+    weight_separator : of a list. distinct : values (of a list: of its items); `grown`, how many the
+    whole log may have; `frequent`, how many have a row of a vocabulary. missing : share of empty
+    fields. items : per row. source : the column that a feature is made of, if that is another.
+    positive, threshold : of a label, what makes it a click. why : the reason, a phrase.
     """
 
     name: str

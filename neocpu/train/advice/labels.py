@@ -161,12 +161,15 @@ def _affirmative(answers: Sequence[str]) -> str:
 
 
 def label_column(
-    values: pl.Series, positive: Sequence[str] = (), threshold: float | None = None
+    values: pl.Series,
+    positive: Sequence[str] = (),
+    threshold: float | None = None,
+    classes: str = "",
 ) -> LogColumn:
     """The label: a click, a number, or what makes a click of other values, and why.
 
-    positive, threshold : the user's. Raises ConfigError for values of which none is chosen, and for
-    empty fields.
+    positive, threshold : the user's. classes : as of `Roles`. Raises ConfigError for values of
+    which none is chosen, and for empty fields.
     """
     if values.null_count():
         raise ConfigError(
@@ -183,7 +186,7 @@ def label_column(
         low, high = _texts(values, 3)
         return _click(values, why=f"its values are {low} and {high}")
     if numbers_in(values).null_count():
-        return _text_label(values)
+        return _text_label(values, classes)
     return _number_label(values)
 
 
@@ -217,10 +220,14 @@ def rating_threshold(values: pl.Series) -> float | None:
     return float(levels.filter(levels >= low + LIKED * (high - low))[0])
 
 
-def _text_label(values: pl.Series) -> LogColumn:
-    """The label of texts: the one of two that says yes, or the rarer one."""
+def _text_label(values: pl.Series, classes: str) -> LogColumn:
+    """The label of texts: the one of two that says yes, or the rarer one; or classes."""
     texts = _texts(values, TEXTS + 1)
     groups = _answers(texts)
+    if classes == "all" or (classes and not (len(groups) == 2 and _affirmative([*groups]))):
+        count = values.n_unique()
+        why = f"its {count:,} texts are classes"
+        return LogColumn(values.name, "label", "class", distinct=count, why=why)
     if len(groups) != 2:
         shown = f"{'more than ' if len(texts) > TEXTS else ''}{min(len(texts), TEXTS)} texts"
         raise ConfigError(
@@ -250,6 +257,8 @@ def label_numbers(values: pl.Series, label: LogColumn) -> pl.Series:
     """What the label of each row is, f64, null where it is none."""
     if label.positive:
         return values.cast(pl.String).is_in(list(label.positive)).cast(pl.Float64)
+    if label.kind == "class":
+        return values.cast(pl.String).rank("dense").cast(pl.Float64) - 1
     words = values.cast(pl.String).str.to_lowercase()
     as_words = words.replace_strict({"true": 1.0, "false": 0.0}, default=None)
     numbers = numbers_in(values).fill_null(as_words)

@@ -57,7 +57,8 @@ class Roles:
 
     label, dense, categories, left_out : column names. positive, threshold : of the label, the texts
     or the least number that are a click. min_count : values are counted as frequent from so many
-    rows on.
+    rows on. classes : which texts of a label are classes, "all" or "some": those of which none says
+    yes ("": none).
     """
 
     label: str = ""
@@ -67,6 +68,7 @@ class Roles:
     positive: Sequence[str] = ()
     threshold: float | None = None
     min_count: int = MIN_COUNT
+    classes: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
         )
     header = log.dialect is None or log.dialect.header
     values = frame[roles.label or guess_label(frame, header, roles.positive)]
-    label = label_column(values, roles.positive, roles.threshold)
+    label = label_column(values, roles.positive, roles.threshold, roles.classes)
     guess = _Guess(log, roles, label.name, probe_of_label(log, label))
     return [label if name == label.name else _column(guess, name) for name in frame.columns]
 

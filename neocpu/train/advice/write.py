@@ -344,7 +344,8 @@ def _shown(
         ),
         "left_out": roles.get("left out", []),
         "missing": missing_note,
-        "loss": "bce" if label.kind == "click" else "mse",
+        # two classes are 0 and 1
+        "loss": "bce" if label.kind == "click" or label.distinct == 2 else "mse",
         "rows_note": _rows_note(sizes),
         "tables": [table_entry(column, sizes) for column in tables],
         "every": max(sizes.steps // MEASURED, 1),

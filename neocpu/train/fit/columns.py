@@ -17,11 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.errors import ConfigError, DataError, listed
 from neocpu.core.types import Elements, Ints
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.file import Samples
 from neocpu.ingest.dataset_layout import BagColumn
+from neocpu.ingest.formats.schema import MOST_CLASSES
+from neocpu.ingest.formats.table import table_schema
 from neocpu.kernels.logs.hashing import hash_rows
 from neocpu.kernels.records import SparseLines
 from neocpu.kernels.twins.numbers.philox import feature_key
@@ -32,6 +34,7 @@ from neocpu.train.fit.objective import LeafSum
 from neocpu.train.fit.samples import FitSamples
 
 _MIXED = 1 << 62
+SHOWN = 10  # labels in a message
 
 
 @dataclass(frozen=True)
@@ -74,16 +77,15 @@ class DesignColumns:
 
     def check(self, data: Dataset) -> None:
         """Raise DataError for data that lack a feature, or have other dense columns."""
-        where = ", ".join(str(path) for path in data.paths)
         lacking = [name for name in self.features if name not in data.features]
         if lacking:
             raise DataError(
-                f"{where}: no feature {lacking[0]!r}, which the fit has; its features are "
+                f"{data.name}: no feature {lacking[0]!r}, which the fit has; its features are "
                 f"{', '.join(data.features) or 'none'}"
             )
         if self.mean.size != len(data.dense_columns):
             raise DataError(
-                f"{where}: {len(data.dense_columns)} dense columns "
+                f"{data.name}: {len(data.dense_columns)} dense columns "
                 f"({', '.join(data.dense_columns) or 'none'}), but the fit has {self.mean.size}"
             )
 
@@ -151,11 +153,11 @@ class DesignColumns:
     def design(self, samples: FitSamples, labels: "LabelMap") -> DesignMatrix:
         """The design matrix of this rank's leaves. Raises DataError for labels that do not fit."""
         taken = samples.data.take(samples.own, self.features)
-        rows, dense = self.matrix(taken, str(samples.data.paths[0]))
+        rows, dense = self.matrix(taken, samples.data.name)
         return DesignMatrix(
             rows,
             dense,
-            labels.of(taken.labels),
+            labels.of(taken.labels, samples.data),
             self.sparse,
             samples.ends,
             samples.count,
@@ -199,26 +201,49 @@ def one_hot(bags: BagColumn, codes: Elements, first: int, count: int) -> SparseP
 
 @dataclass(frozen=True)
 class LabelMap:
-    """What labels of a log are to a loss: their values are 0, 1, ... in order; (): as they are."""
+    """What labels of a log are to a loss: their values are 0, 1, ... in order; (): as they are.
+
+    classes : the text of each value; (): labels are numbers.
+    """
 
     values: tuple[float, ...] = ()
+    classes: tuple[str, ...] = ()
 
-    def of(self, labels: NDArray[np.float32]) -> F64:
-        """Labels f64[n] for the loss. Raises DataError for one that training did not have."""
+    def check(self, data: Dataset) -> None:
+        """Raise DataError for data in which other numbers stand for the texts of labels."""
+        texts = classes_of(data)
+        if [texts[int(value)] for value in self.values if value < len(texts)] != [*self.classes]:
+            raise DataError(
+                f"{data.name}: its labels are {_shown(texts)}, but those of the fit are "
+                f"{_shown(self.classes)}; name the raw log, or convert it with --fitted TRAIN.h5"
+            )
+
+    def of(self, labels: NDArray[np.float32], data: Dataset) -> F64:
+        """Labels f64[n] of data for the loss. Raises DataError for one that training had not."""
         numbers = labels.astype(np.float64)
         if not self.values:
             return numbers
         values = np.array(self.values)
         places = np.minimum(np.searchsorted(values, numbers), values.size - 1)
         if (wrong := values[places] != numbers).any():
+            first = numbers[wrong][0]
+            label = classes_of(data)[int(first)] if self.classes else f"{first:g}"
+            known = self.classes or [f"{value:g}" for value in self.values]
             raise DataError(
-                f"a label is {numbers[wrong][0]:g}, but those of the train data are "
-                f"{', '.join(f'{value:g}' for value in self.values[:10])}"
+                f"{data.name}: a label is {label}, but those of the train data are {_shown(known)}"
             )
         return places.astype(np.float64)
 
 
-MOST_CLASSES = 1000
+def _shown(texts: Sequence[str]) -> str:
+    return listed(texts, SHOWN) or "numbers"
+
+
+def classes_of(data: Dataset) -> tuple[str, ...]:
+    """The texts that labels of data stand for, by number; (): labels are numbers."""
+    labels = table_schema(data.schema).labels if data.schema else ()
+    named = [label for label in labels if label.name == data.label] or labels
+    return named[0].classes if named else ()
 
 
 def labels_of(samples: FitSamples, kind: str, comm: Comm) -> LabelMap:
@@ -228,14 +253,21 @@ def labels_of(samples: FitSamples, kind: str, comm: Comm) -> LabelMap:
         distinct = distinct[: MOST_CLASSES + 1]
     gathered = comm.allgather_bytes(distinct.tobytes())
     values = np.unique(np.frombuffer(b"".join(gathered), np.float32)).astype(np.float64)
-    source = samples.data.paths[0]
+    source = samples.data.name
     if values.size < 2:
         raise DataError(f"{source}: all labels are the same; there is nothing to fit")
+    texts = classes_of(samples.data)
     if kind == "number":
+        if texts:
+            raise DataError(
+                f"{source}: labels are the texts {_shown(texts)}, and squares are of numbers; fit "
+                "softmax to classes"
+            )
         return LabelMap()
+    classes = tuple(texts[int(value)] for value in values) if texts else ()
     if kind == "class":
         if values.size == 2:
-            return LabelMap(tuple(values.tolist()))
+            return LabelMap(tuple(values.tolist()), classes)
         if values[0] < 0 or values[-1] > 1:
             raise DataError(
                 f"{source}: labels have {values.size} values from {values[0]:g} to {values[-1]:g}, "
@@ -244,7 +276,7 @@ def labels_of(samples: FitSamples, kind: str, comm: Comm) -> LabelMap:
         return LabelMap()
     if values.size > MOST_CLASSES:
         raise DataError(f"{source}: labels have more than {MOST_CLASSES:,} values; fit squares")
-    return LabelMap(tuple(values.tolist()))
+    return LabelMap(tuple(values.tolist()), classes)
 
 
 def columns_of(

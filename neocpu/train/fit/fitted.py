@@ -1,6 +1,6 @@
 """What does a fit give, and how is it kept? A model that predicts; a file of it and of its solver.
 
-    fit.h5    header      JSON: keys, loss, labels, columns, the config that reads its logs
+    fit.h5    header      JSON: keys, loss, labels, their texts, columns, the config of its logs
               weights     f64[P]
               mean, deviation f64[m]; codes/0 ... of one-hot features, in the order of the header
               pairs       f64[k, 2, P] of L-BFGS, and watched f64[k, P], only while it goes on
@@ -34,7 +34,7 @@ from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.solving import FitState
 
 FORMAT = "neocpu-fit"
-LINEAR, VERSION = 1, 2  # of files: of linear models, and of those with hidden layers
+LINEAR, LAYERS, VERSION = 1, 2, 3  # of files: with hidden layers; with texts of labels
 KIND = Kind(
     format=FORMAT,
     version=VERSION,
@@ -82,7 +82,7 @@ class FittedModel:
     def scores(self, data: Dataset, samples: Ints) -> F64:
         """Scores of some samples, f64[n, K]."""
         taken = data.take(samples, self.columns.features)
-        rows, dense = self.columns.matrix(taken, str(data.paths[0]))
+        rows, dense = self.columns.matrix(taken, data.name)
         ends = np.array([samples.size])
         design = DesignMatrix(
             rows, dense, np.empty(samples.size), self.columns.sparse, ends, samples.size
@@ -112,6 +112,14 @@ class FittedModel:
             blocks.append(self.predictions(self.scores(data, samples)).astype(np.float32))
         return np.concatenate(blocks)
 
+    def named(self, predictions: NDArray[np.float32]) -> NDArray[Any]:
+        """Predictions f32[n] with the texts of classes in place of their numbers, "" for a NaN."""
+        if self.keys.loss != "softmax" or not self.labels.classes:
+            return predictions
+        # a NaN is behind all numbers
+        places = np.searchsorted(np.array(self.labels.values), predictions)
+        return np.array([*self.labels.classes, ""])[places]
+
     def predictions(self, scores: F64) -> F64:
         """Predictions f64[n] of scores f64[n, K]."""
         if self.keys.loss == "softmax":
@@ -121,9 +129,11 @@ class FittedModel:
     def header(self) -> dict[str, object]:
         """What it is, as JSON."""
         columns = self.columns
+        classes = {"classes": list(self.labels.classes)} if self.labels.classes else {}
         return {
             "keys": self.keys.header(),
             "labels": list(self.labels.values),
+            **classes,
             "samples": self.samples,
             "features": list(columns.features),
             "one_hot": list(columns.codes),
@@ -157,7 +167,8 @@ def save(
     solver = {name: getattr(state, name) for name in _NUMBERS}
     text = {"fit": fitted.header(), "solver": solver, "notes": dict(notes), "done": done}
     with Draft() as draft:
-        version = VERSION if fitted.keys.hidden else LINEAR
+        version = LAYERS if fitted.keys.hidden else LINEAR
+        version = VERSION if fitted.labels.classes else version
         draft.set("", {"format": FORMAT, "version": version})
         draft.text("header", json.dumps(text))
         for name, array in fitted.arrays().items():
@@ -206,7 +217,7 @@ def load(path: Path) -> SavedFit:
                 deviation=_numbers(file, "deviation"),
             )
             weights = _numbers(file, "weights")
-            labels = LabelMap(tuple(header["labels"]))
+            labels = LabelMap(tuple(header["labels"]), tuple(header.get("classes", ())))
             fitted = FittedModel(keys, columns, labels, weights, header["samples"])
             lists = {name: [*_numbers(file, name)] for name in _LISTS if name in file}
             _check(fitted, text["notes"], lists)
@@ -224,6 +235,11 @@ def _check(
     columns = fitted.columns
     if fitted.weights.shape != (fitted.model.parameters,):
         raise ValueError("its weights do not go with its columns")
+    classes = fitted.labels.classes
+    if classes and len(classes) != len(fitted.labels.values):
+        raise ValueError("its labels have other texts than numbers")
+    if not all(isinstance(text, str) for text in classes):
+        raise TypeError("a class is no text")
     if columns.mean.ndim != 1 or columns.mean.shape != columns.deviation.shape:
         raise ValueError("its dense columns have other means than deviations")
     for codes in columns.codes.values():

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from neocpu.core.errors import ConfigError, DataError, TrainingError
+from neocpu.core.errors import ConfigError, DataError, NeocpuError, TrainingError, listed
 from neocpu.core.floats import keep_subnormals
 from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset.dataset import Dataset
@@ -28,6 +29,7 @@ from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.before.fit_room import check_fit
 from neocpu.train.config import config as configs
 from neocpu.train.config.config import Config
+from neocpu.train.fit.columns import classes_of
 from neocpu.train.fit.fit import Fit, StepFacts, compile_kernels
 from neocpu.train.fit.fitted import FittedModel, SavedFit, load, save
 from neocpu.train.fit.keys import FILE, FitKeys
@@ -41,7 +43,7 @@ SUMMARY = "fit.json"
 STEPS = "fit.jsonl"
 SAVE_SECONDS = 30.0  # from one checkpoint to the next
 LOOKED_AT = 10_000  # samples whose labels may look like classes
-CLASSES = 20  # distinct whole numbers that do, at most
+CLASSES = 20  # distinct whole numbers that do, at most; classes in a line
 LINE_SECONDS = 1.0  # from one line on the screen to the next
 LOSS_OF = {"bce": "logistic", "mse": "squares"}  # of a config's `model.loss`
 MEASURED = ("valid", "test")
@@ -52,9 +54,13 @@ def folder_of(source: str | Path) -> Path:
     return target_of([source], "fits").with_suffix("")
 
 
-def named(keys: FitKeys, config: Config) -> FitKeys:
-    """The keys with a loss: their own, or the config's."""
-    return keys if keys.loss else replace(keys, loss=LOSS_OF[config.model.loss])
+def named(keys: FitKeys, config: Config, classes: Sequence[str] = ()) -> FitKeys:
+    """The keys with a loss: their own, that of classes, or the config's."""
+    if keys.loss:
+        return keys
+    if classes:
+        return replace(keys, loss="softmax" if len(classes) > 2 else "logistic")
+    return replace(keys, loss=LOSS_OF[config.model.loss])
 
 
 def features_of(config: Config) -> list[str]:
@@ -81,7 +87,7 @@ class FitRun:
         # a fit holds its samples in memory: nobody reads ahead for it
         self.config = replace(config, readers=ReadersConfig())
         self._guessed = not keys.loss
-        self.keys = named(keys, config)
+        self.keys = keys
         self.comm = comm
         self.out = Path(out)
         self.resume = resume
@@ -98,6 +104,8 @@ class FitRun:
         with StopSignal() as stop, RunLock(self.out, self.comm, resume=self.resume):
             splits = open_splits(self.config, self.comm, self.out, self._tell)
             self._data = splits.description()
+            classes = classes_of(splits.datasets["train"])
+            self.keys = named(self.keys, self.config, classes)
             saved = self._open() if self.resume else None
             fit = Fit(
                 splits.datasets["train"],
@@ -108,8 +116,15 @@ class FitRun:
                 self.config.data.sample_weight,
                 partial(check_fit, self.comm),
             )
+            for name in MEASURED:
+                if splits.has(name):
+                    # before hours of fitting
+                    known_labels(fit.fitted, splits.datasets[name], self.comm)
             if self._guessed:
                 self._tell_classes(splits.datasets["train"])
+            if classes := fit.fitted.labels.classes:
+                last = f"; {classes[1]} is 1" * (self.keys.loss != "softmax")
+                self._tell(f"classes: {listed(classes, CLASSES)}{last}")
             columns = fit.fitted.columns
             self._tell(
                 f"{fit.fitted.samples:,} samples, {columns.width:,} columns, "
@@ -251,12 +266,10 @@ def measured(
     grouping : of samples that are ranked among one another, by their predictions.
     """
     fitted.columns.check(data)
-    if not data.labelled:
-        raise DataError(f"{data.paths[0]}: has no labels; `neocpu predict` scores it")
-    first, last = (data.rows * (comm.rank + i) // comm.size for i in (0, 1))
+    labels = known_labels(fitted, data, comm)
+    first, last = _share(data, comm)
     samples = np.arange(first, last, dtype=np.int64)
     predictions = fitted.predict(data, first, last)
-    labels = data.take(samples, ()).labels
     loss = fitted.keys.loss
     if loss == "squares":
         metrics = compute(predictions, labels, "mse", comm)
@@ -264,7 +277,6 @@ def measured(
         right = (predictions == labels).astype(np.float64)
         metrics = Metrics(data.rows, accuracy=mean_of(right, comm))
     else:
-        labels = fitted.labels.of(labels).astype(np.float32)
         if loss == "logistic":
             metrics = compute(predictions, labels, "bce", comm)
         else:
@@ -276,6 +288,34 @@ def measured(
     return replace(metrics, ranking=rankings_of(comm, scores, grouping)[""])
 
 
+def _share(data: Dataset, comm: Comm) -> tuple[int, int]:
+    """This rank's samples of data, and the one behind them."""
+    return data.rows * comm.rank // comm.size, data.rows * (comm.rank + 1) // comm.size
+
+
+def known_labels(fitted: FittedModel, data: Dataset, comm: Comm) -> NDArray[np.float32]:
+    """Labels f32[n] of this rank's share of data: of a loss of two classes 0 and 1.
+
+    Raises DataError, on all ranks, for data without labels, and for a label of clicks, or a text,
+    that training did not have. Collective.
+    """
+    labels = np.empty(0, np.float32)
+    error: NeocpuError | None = None
+    try:
+        if not data.labelled:
+            raise DataError(f"{data.name}: has no labels; `neocpu predict` scores it")
+        fitted.labels.check(data)
+        labels = data.take(np.arange(*_share(data, comm), dtype=np.int64), ()).labels
+        softmax = fitted.keys.loss == "softmax"
+        if fitted.labels.classes or not softmax:
+            numbers = fitted.labels.of(labels, data)
+            labels = labels if softmax else numbers.astype(np.float32)
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    return labels
+
+
 def config_of(
     data: Sequence[Path],
     test: Sequence[Path],
@@ -285,12 +325,14 @@ def config_of(
     label: str = "",
     positive: Sequence[str] = (),
     weight: str = "",
+    loss: str = "",
 ) -> Config:
     """A config's, or the one that `neocpu init` would write for a log, unwritten. Collective.
 
     data : a config (`.toml`), or a log. test : files to measure on; none: the log's last fifth is.
-    label, positive : as of `init`. weight : column of numbers, how often each row counts. Raises
-    DataError and ConfigError.
+    label, positive : as of `init`. weight : column of numbers, how often each row counts. loss :
+    that is fitted, softmax to any texts of a label; others, but squares, to two of which none says
+    yes. Raises DataError and ConfigError.
     """
     if any(path.suffix == ".toml" for path in data):
         if len(data) > 1 or label or positive or weight or test:
@@ -298,7 +340,8 @@ def config_of(
         return configs.load(data[0], overrides)
     target = data[0].parent / "fit.toml"
     left_out = [weight] if weight else []
-    wishes = Wishes(label=label, positive=positive, test=test, left_out=left_out)
+    classes = {"softmax": "all", "squares": ""}.get(loss, "some")
+    wishes = Wishes(label=label, positive=positive, test=test, left_out=left_out, classes=classes)
 
     def work() -> bytes:
         return draft(data, target, wishes).text.encode()
