@@ -21,6 +21,7 @@ FILES = {
     "donner:2\nfoo:4 binding=user:0,1 # four\n": [("donner", 2), ("foo", 4)],
     # a line for each rank, as PBS and LSF write them
     "n1\nn1\nn2\nn1\n": [("n1", 3), ("n2", None)],
+    "n1:2 user=me\nn2 user=me slots=3\n": [("me@n1", 2), ("me@n2", 3)],
     "me@10.0.0.1:2\r\n10.0.0.2\r\n": [("me@10.0.0.1", 2), ("10.0.0.2", None)],
 }
 
@@ -41,7 +42,15 @@ def test_hosts_of_the_command_line() -> None:
     "text",
     [
         *("", "a,", "a:x", "node[1-4]", "a:0", "-x", "a b", "a=2", "a:2:3", "$(ls)", "a;ls"),
-        *("a slots=two", "a lots=8", "a slots=-1", "a:2 slots=4"),
+        *(
+            "a slots=two",
+            "a lots=8",
+            "a slots=-1",
+            "a:2 slots=4",
+            "a user=-x",
+            "-x@a",
+            "a user=b,c",
+        ),
     ],
 )
 def test_what_names_no_host_is_refused(text: str, tmp_path: Path) -> None:
@@ -53,6 +62,14 @@ def test_what_names_no_host_is_refused(text: str, tmp_path: Path) -> None:
         hosts_of_file(path)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         hosts_of_file(tmp_path / "none")
+
+
+def test_a_node_list_of_slurm_is_told_how_to_become_names(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="scontrol show hostnames"):
+        listed_hosts("node[01-03,07]")
+    (tmp_path / "hosts").write_text("node[01-03]:2\n")
+    with pytest.raises(ConfigError, match="scontrol show hostnames"):
+        hosts_of_file(tmp_path / "hosts")
 
 
 def test_ranks_are_divided_among_hosts() -> None:

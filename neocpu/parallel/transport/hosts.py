@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
 
-NAME = r"(?:[\w.-]+@)?\w[\w.-]*"
+NAME = r"(?:\w[\w.-]*@)?\w[\w.-]*"
 LISTED = re.compile(rf"({NAME})(?::(\d+))?")
 LINE = re.compile(rf"({NAME})(?::(\d+))?((?:\s+\w[\w-]*\s*=\s*\S+)*)")
 PAIR = re.compile(r"(\w[\w-]*)\s*=\s*(\S+)")
 # what Open MPI and MPICH may say of a host besides
-THEIRS = {"max_slots", "max-slots", "binding", "bindings", "ifname", "user"}
+THEIRS = {"max_slots", "max-slots", "binding", "bindings", "ifname"}
 # variables of Open MPI itself, which its ranks are given anyhow
 OWN = ("OMPI_", "PMIX_", "PRTE_")
 
@@ -47,7 +47,7 @@ def listed_hosts(text: str) -> list[Named]:
         if match is None:
             raise ConfigError(
                 f"--hosts {text}: {word.strip()!r} is no host; write names, with numbers of ranks "
-                "or without, as node1:8,node2:8"
+                f"or without, as node1:8,node2:8{_slurm(text)}"
             )
         hosts.append(_named(*match.groups()))
     return _joined(hosts, f"--hosts {text}")
@@ -69,7 +69,7 @@ def hosts_of_file(path: Path) -> list[Named]:
         if host is None:
             raise ConfigError(
                 f"--hostfile {path}, line {number}: {text!r} is no host with a number of ranks; "
-                "write a line for each, as `node1:8` or `node1 slots=8`"
+                f"write a line for each, as `node1:8` or `node1 slots=8`{_slurm(text)}"
             )
         hosts.append(host)
     return _joined(hosts, f"--hostfile {path}")
@@ -83,9 +83,20 @@ def _of_line(text: str) -> Named | None:
     # a word that is misspelt would leave the host with one rank
     pairs = {key.lower(): value for key, value in PAIR.findall(match[3])}
     ranks = pairs.pop("slots", None)
-    if pairs.keys() - THEIRS or not (ranks or "0").isdecimal() or (ranks and match[2]):
+    name = f"{pairs.pop('user')}@{match[1]}" if "user" in pairs else match[1]
+    if (
+        not re.fullmatch(NAME, name)
+        or pairs.keys() - THEIRS
+        or not (ranks or "0").isdecimal()
+        or (ranks and match[2])
+    ):
         return None
-    return _named(match[1], ranks or match[2])
+    return _named(name, ranks or match[2])
+
+
+def _slurm(text: str) -> str:
+    """What to do with a node list of Slurm, if a text may be one."""
+    return "; `scontrol show hostnames` makes names of a node list of Slurm" if "[" in text else ""
 
 
 def _named(name: str, ranks: str | None) -> Named:
