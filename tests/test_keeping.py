@@ -1,5 +1,6 @@
 """Which checkpoints are written, which stay, and where else are they?"""
 
+import contextlib
 import json
 import os
 import shutil
@@ -264,6 +265,20 @@ def test_a_copy_that_was_interrupted_goes_on(
     assert (tmp_path / "back.h5").read_bytes() == source.read_bytes()
     place.remove(source.name)
     assert not place.names()
+
+
+def test_an_address_of_a_folder_is_that_folder(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    source = tmp_path / "step-00000002.h5"
+    source.write_bytes(bytes(10))
+    open_place(f"file://{tmp_path}/backup/a").put(source, lambda done: None)
+    assert open_place(str(tmp_path / "backup/a")).names() == {source.name: 10}
+
+
+@pytest.mark.parametrize("address", ["S3://backup", "s3://", "simplecache::s3://backup/runs"])
+def test_what_is_nearly_an_address_is_no_folder(address: str, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path), pytest.raises(ConfigError, match="neither a folder nor"):
+        open_place(address)
 
 
 def test_an_address_with_credentials_is_refused_without_them(job: Path, tmp_path: Path) -> None:

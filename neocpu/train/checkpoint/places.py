@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from neocpu.core.errors import CheckpointError
-from neocpu.core.paths import is_address
+from neocpu.core.errors import CheckpointError, ConfigError
+from neocpu.core.paths import full_address, is_address
 from neocpu.ingest.formats.files.remote import (
     checked_address,
     store_at,
@@ -44,7 +44,16 @@ class Place(Protocol):
 
 def open_place(path: str) -> Place:
     """The place of a path or an address. Raises ConfigError for an address that cannot be used."""
-    return _Store(path) if is_address(path) else _Folder(Path(path))
+    if is_address(path) and full_address(path).startswith(("file:", "local:")):
+        with store_errors(path):
+            return _Folder(Path(store_at(path)[1]))
+    if is_address(path):
+        return _Store(path)
+    if "://" in path:  # S3://, or a chain of fsspec: no folder of that name is meant
+        raise ConfigError(
+            f"{path}: neither a folder nor the address of a store, as s3://backup/runs"
+        )
+    return _Folder(Path(path))
 
 
 class _Local:

@@ -38,7 +38,9 @@ from neocpu.ingest.copy_cache import (
 MARKS = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "generation")
 TIMES = ("LastModified", "last_modified", "mtime", "updated")
 # parameters by which signed addresses let their holder in
-SECRETS = re.compile(r"signature|^sig$|token|credential|accesskey|secret|password", re.IGNORECASE)
+SECRETS = re.compile(
+    r"signature|^sig$|token|credential|accesskey|api_?key|secret|password", re.IGNORECASE
+)
 BLOCK = 8 << 20  # bytes asked for at a time
 TRIES = 5  # in a row without a byte
 PAUSE = 0.5  # seconds before the second try; each later one waits twice as long
@@ -54,7 +56,10 @@ def checked_address(path: str | Path) -> str:
     except ValueError:  # brackets of a pattern where a host would stand
         return text
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    if "@" in parts.netloc or any(SECRETS.search(name) for name, _ in parse_qsl(parts.query)):
+    # a name alone is a user, or a container of Azure; on the web it may be a token
+    named = parts.username is not None and parts.scheme in ("http", "https")
+    secrets = any(SECRETS.search(name) for name, _ in parse_qsl(parts.query))
+    if parts.password is not None or named or secrets:
         raise ConfigError(
             f"{shown}: the address carries credentials, which would be kept in configs and "
             "reports; put them where fsspec reads them: the environment, or ~/.config/fsspec"
