@@ -1,5 +1,6 @@
 """Does a log have the same samples in every form, and is each form looked at rightly?"""
 
+import bz2
 import gzip
 import io
 import json
@@ -21,7 +22,9 @@ from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.convert import convert, expected_dataset
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset.raw import RawLog, index_of
 from neocpu.ingest.formats.files import columnar
+from neocpu.ingest.formats.files.folders import log_files
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.readers import text_blocks
 from neocpu.ingest.formats.schema import Schema
@@ -463,6 +466,43 @@ def test_objects_in_lists_are_lists_with_weights(tmp_path):
     codes, lengths, weights = bags["cart.id"]
     assert codes[:3] == [3, 4, 3] and lengths == [2, 0, 2] and weights[:2] == [2, 1]
     assert [bool(code) for code in bags["user.geo.city"][0]] == [True, False, False]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_parts_of_a_log_may_have_no_rows(kind, tmp_path):
+    frame = pl.DataFrame({"y": [0, 1, 1], "c": ["a", "b", "a"]})
+    tree = {"label": {"column": "y"}, "category": [{"columns": ["c"]}]}
+    for number, part in enumerate((frame[:0], frame[:1], frame[:0], frame[1:])):
+        write = part.write_csv if kind == "csv" else part.write_parquet
+        folder = tmp_path / ("log" if number else "none")
+        folder.mkdir(exist_ok=True)
+        write(folder / f"part-{number}.{kind}")
+    labels, _, bags = samples([tmp_path / "none", tmp_path / "log"], tmp_path / "x.h5", tree)
+    assert labels == [0, 1, 1] and len(set(bags["c"][0])) == 2
+    schema = table_schema(tree)
+    counted = tuple(index_of(path, schema, "fail") for path in log_files(tmp_path / "log"))
+    assert RawLog(counted, schema).open().take(np.arange(3)).labels.tolist() == [0, 1, 1]
+    assert look([tmp_path / "log"]).rows == 3
+    with pytest.raises(DataError, match="has no rows"):
+        samples([tmp_path / "none"], tmp_path / "x.h5", tree)
+    # what says nothing at all may have been cut off
+    (tmp_path / "log" / "part-1").write_bytes(b"")
+    with pytest.raises(DataError, match="part-1: has no rows"):
+        samples([tmp_path / "log"], tmp_path / "x.h5", tree)
+    with pytest.raises(DataError, match="part-1: has no rows"):
+        index_of(tmp_path / "log" / "part-1", schema, "fail")
+
+
+def test_packed_text_may_be_empty(tmp_path):
+    schema = table_schema({"label": {"column": "y"}, "category": [{"columns": ["c"]}]})
+    zstd = pl.DataFrame({"y": []}).lazy()
+    zstd.sink_csv(tmp_path / "log.zst", include_header=False, compression="zstd")
+    (tmp_path / "log.bz2").write_bytes(bz2.compress(b""))
+    for log in (tmp_path / "log.zst", tmp_path / "log.bz2"):
+        with pytest.raises(DataError, match=": has no rows"):
+            index_of(log, schema, "fail")
+    log.write_bytes(bz2.compress(b"") + bz2.compress(b"y,c\n1,a\n"))
+    assert index_of(log, schema, "fail").lines == [1]
 
 
 def test_the_place_in_a_zstd_file_is_estimated(tmp_path):

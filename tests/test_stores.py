@@ -176,6 +176,8 @@ def test_what_a_store_has_not_is_one_sentence(address: str, message: str, cache:
         "ftp://me:hunter2@host/clicks.csv",
         "https://host/clicks.csv?X-Amz-Signature=hunter2",
         "https://host/clicks.csv?sv=2020&sig=hunter2",
+        "https://host/clicks.csv?api_key=hunter2",
+        "https://hunter2@host/clicks.csv",
     ],
 )
 def test_addresses_with_credentials_are_refused_without_them(address: str, cache: Path) -> None:
@@ -184,15 +186,40 @@ def test_addresses_with_credentials_are_refused_without_them(address: str, cache
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["abfs://clicks@account.dfs.core.windows.net/day=1", "hdfs://me@host/clicks", "sftp://me@host"],
+)
+def test_a_user_or_a_container_is_no_secret(address: str) -> None:
+    assert remote.checked_address(address) == address
+
+
 def test_a_list_names_logs_of_several_places(store: Any, tmp_path: Path) -> None:
     (tmp_path / "here.csv").write_bytes(ROWS)
     names = tmp_path / "train.txt"
-    names.write_text("# both\nhere.csv\n\nmemory://clicks/day=2\n")
+    names.write_text("# both\n  # these\nhere.csv\n\nmemory://clicks/day=2\n")
     files = log_files(tmp_path / "@train.txt")
     assert [file.name for file in files] == ["here.csv", "part-0.csv"]
     names.write_text("# none\n")
     with pytest.raises(DataError, match=r"train.txt: the list names no log"):
         log_files(tmp_path / "@train.txt")
+    names.write_text("@other.txt\n")
+    (tmp_path / "other.txt").write_text(f"here.csv\n../{tmp_path.name}/@train.txt\n")
+    with pytest.raises(DataError, match=r"@train.txt: a list that names itself"):
+        log_files(tmp_path / "@train.txt")
+
+
+def test_a_folder_has_what_its_links_lead_to(tmp_path: Path) -> None:
+    there = tmp_path / "disk" / "day=2"
+    there.mkdir(parents=True)
+    (there / "part-0.csv").write_bytes(ROWS)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "day=2").symlink_to(there)
+    (there / "up").symlink_to(logs)
+    assert log_files(logs) == [logs / "day=2/part-0.csv"]
+    (there / "part-1.csv").symlink_to("gone.csv")
+    assert log_files(logs)[1:] == [logs / "day=2/part-1.csv"]
 
 
 def test_configs_keep_addresses_whole(store: Any, tmp_path: Path) -> None:

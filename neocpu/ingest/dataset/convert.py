@@ -182,7 +182,7 @@ def convert(
                     _append(sessions or writer, parsed, counters)
                 if progress is not None:
                     progress(before + block.done, total, writer.rows)
-            if line == source.lines_before and not faults.skip:
+            if not (line or source.says_columns or faults.skip):
                 raise DataError(f"{path}: has no rows")
             before += _size(path)
         if sessions is not None:

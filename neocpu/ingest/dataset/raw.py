@@ -47,7 +47,7 @@ class FileIndex:
 def index_of(path: Path, schema: Schema, on_error: str) -> FileIndex:
     """Count the rows of a file; only where faulty ones are skipped are they parsed.
 
-    Raises DataError for a file that cannot be read or has no rows.
+    Raises DataError for a file that cannot be read, or has neither rows nor names of columns.
     """
     source = open_source(path, schema)
     faults = Faults(on_error)
@@ -63,7 +63,7 @@ def index_of(path: Path, schema: Schema, on_error: str) -> FileIndex:
             good = len(_parsed(block, source, faults, path, before).dense)
             before += block.lines
         rows.append(good)
-    if not lines and not faults.skip:
+    if not (lines or source.says_columns or faults.skip):
         raise DataError(f"{path}: has no rows")
     direct = source.reread is not None
     return FileIndex(str(path), spans, lines, rows, direct, faults.count, tuple(faults.lines))

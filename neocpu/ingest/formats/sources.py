@@ -61,6 +61,11 @@ class Source(NamedTuple):
     unit: str = "line"
     reread: Callable[[tuple[int, int]], RowBlock] | None = None
 
+    @property
+    def says_columns(self) -> bool:
+        """Does the file say which columns it has, so that it may well have no rows?"""
+        return self.unit == "row" or self.lines_before > 0
+
 
 def open_source(path: Path, schema: Schema) -> Source:
     """How a file with the columns of a schema is read. Raises DataError if it cannot be.

@@ -12,7 +12,7 @@ copies of older versions.
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -23,10 +23,11 @@ OTHERS = (".crc", ".toml", ".md", ".converted.h5", ".errors.txt")  # endings of 
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 
 
-def log_files(path: str | Path) -> list[Path]:
+def log_files(path: str | Path, lists: tuple[Path, ...] = ()) -> list[Path]:
     """The files of a log, in the order of their names: the path itself where it is no folder.
 
-    Raises DataError for a folder without any, a pattern that fits none, and as `fetched` does.
+    lists : those that led here. Raises DataError for a folder without any, a pattern that fits
+    none, a list that leads to itself, and as `fetched` does.
     """
     if is_address(path):
         # most logs are files, which need no libraries of stores
@@ -36,7 +37,10 @@ def log_files(path: str | Path) -> list[Path]:
     path = Path(path)
     # os.path: for a name that is too long or has a NUL, whoever opens it says why
     if path.name.startswith("@") and not os.path.exists(path):
-        return all_files(_listed(path.with_name(path.name[1:])))
+        listed = path.with_name(path.name[1:]).resolve()
+        if listed in lists:
+            raise DataError(f"{path}: a list that names itself; name logs in it")
+        return all_files(_listed(path.with_name(path.name[1:])), (*lists, listed))
     pattern = glob.has_magic(str(path)) and not os.path.exists(path)
     if not pattern and not os.path.isdir(path):
         return [path]
@@ -47,18 +51,36 @@ def log_files(path: str | Path) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def all_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files of several logs, in the order given."""
-    return [file for path in paths for file in log_files(path)]
+def all_files(paths: Iterable[str | Path], lists: tuple[Path, ...] = ()) -> list[Path]:
+    """The files of several logs, in the order given; lists : as of `log_files`."""
+    return [file for path in paths for file in log_files(path, lists)]
 
 
 def _below(top: Path) -> list[Path]:
     """The log files in a folder and below, or a file itself."""
     if not top.is_dir():
         return [top]
-    return sorted(
-        path for path in top.rglob("*") if path.is_file() and is_log(path.relative_to(top))
-    )
+    return sorted(path for path in _found(top) if is_log(path.relative_to(top)))
+
+
+def _found(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
+    """The files in a folder and below, also behind links; a link without a file is named too, so
+    that whoever opens it says that a part of the log is missing.
+
+    above : the folders that it is in, where a link that leads back to one ends. Raises DataError.
+    """
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    try:
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
+    for path in entries:
+        if path.is_dir():
+            yield from _found(path, (*above, real))
+        elif path.is_file() or not path.exists():
+            yield path
 
 
 def is_log(path: Path) -> bool:
@@ -73,7 +95,7 @@ def _listed(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: the list of logs cannot be read ({error})") from error
-    names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    names = [name for line in lines if (name := line.strip()) and not name.startswith("#")]
     if not names:
         raise DataError(f"{path}: the list names no log")
     return [name if is_address(name) else os.path.join(path.parent, name) for name in names]

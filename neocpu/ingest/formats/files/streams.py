@@ -21,7 +21,9 @@ from neocpu.core.errors import DataError
 
 COMPRESSIONS = {
     b"\x1f\x8b": "gzip",
+    # a block, or the end of a member without any
     **{b"BZh%d1AY&SY" % level: "bzip2" for level in range(1, 10)},
+    **{b"BZh%d\x17rE8P\x90" % level: "bzip2" for level in range(1, 10)},
     b"\xfd7zXZ\0": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"PK\3\4": "zip",
@@ -141,6 +143,7 @@ class _ZstdText:
             quote_char=None,
             infer_schema=False,
             truncate_ragged_lines=False,
+            raise_if_empty=False,
             new_columns=["line"],
         )
         self._batches = iter(lines.collect_batches(chunk_size=1 << 14))
