@@ -317,7 +317,8 @@ class Soak:
         )
         pauses = [chance.uniform(0.0, 0.2) for _ in faults]
         # lives are mostly starts: without this few faults would strike a step
-        in_steps = chance.random() < 0.75
+        compiles = any(COLD in fault.variables.values() for fault in faults)
+        in_steps = chance.random() < 0.75 and not compiles
         if not in_steps:
             patience = chance.uniform(0.3, 1.1) * seconds * (1 + ranks) / 2
             pauses = [patience / len(faults)] * len(faults)
