@@ -262,6 +262,36 @@ def test_python_fits_as_the_command_does(tmp_path):
         neocpu.fit(tmp_path / "a.toml", label="y")
 
 
+@pytest.mark.parametrize("valued", [False, True])
+def test_entries_of_one_hashed_column_are_one_number(valued):
+    rng = np.random.default_rng(4)
+    lengths = rng.integers(0, 6, 20)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    places = rng.integers(3, 7, starts[-1]).astype(np.int32)  # of 3 columns, and 4 hashed ones
+    values = rng.normal(size=places.size) if valued else np.ones(0)
+    dense = rng.normal(size=(20, 2))
+    labels = (np.arange(20) % 2).astype(float)
+    design = DesignMatrix(
+        SparseLines(starts, places, values), dense, labels, 7, np.array([20]), 20, hashed=4
+    )
+    x = np.zeros((20, 9))
+    x[:, 7:] = dense
+    numbers = values if valued else np.ones(places.size)
+    np.add.at(x, (np.repeat(np.arange(20), lengths), places), numbers)
+    assert design.norms == pytest.approx((x * x).sum(axis=1), rel=1e-14)
+    # the length of each sample's gradient
+    model = LayeredModel(LOSSES["logistic"], (9, 1))
+    weights = rng.normal(size=9)
+    _, slope, _ = derivatives("logistic", x @ weights[:, None], labels)
+    lengths = ((slope * x) ** 2).sum(axis=1)
+    assert model.squares(model.tape(design, weights)) == pytest.approx(lengths, rel=1e-12)
+    part = design.part(np.arange(5, 12), np.array([7]), 7)
+    assert part.norms == pytest.approx((x * x).sum(axis=1)[5:12], rel=1e-14)
+    # where none is there twice, nothing moves
+    once = replace(design, rows=SparseLines(np.arange(21), places[:20], values[:20]))
+    assert once.squared.rows.places is once.rows.places
+
+
 def test_a_product_with_the_hessian_is_one_exchange():
     def body(comm):
         leaves = Leaves(comm.rank, comm.size, 4)

@@ -162,6 +162,7 @@ class DesignColumns:
             samples.ends,
             samples.count,
             samples.own_weights,
+            self.hashed,
         )
 
 

@@ -82,7 +82,8 @@ class DesignMatrix:
 
     rows : sparse columns, by sample. dense : f64[n, m], columns behind these. labels : f64[n].
     sparse : how many sparse columns there are. ends : i64[leaves], the row behind each leaf.
-    samples : of all ranks. weights : f64[n], how often each loss counts; None: once.
+    samples : of all ranks. weights : f64[n], how often each loss counts; None: once. hashed : how
+    many of the sparse columns, the last ones, may have several entries of a row.
     """
 
     rows: SparseLines
@@ -92,6 +93,7 @@ class DesignMatrix:
     ends: Ints
     samples: int
     weights: F64 | None = None
+    hashed: int = 0
 
     @property
     def width(self) -> int:
@@ -116,8 +118,9 @@ class DesignMatrix:
 
     @property
     def squared(self) -> "DesignMatrix":
-        """The matrix of the squares of its numbers."""
-        rows = self.rows._replace(values=self.rows.values * self.rows.values)
+        """The matrix of the squares of its numbers: of a hashed column's, the sums of entries."""
+        rows = summed(self.rows, self.sparse - self.hashed)
+        rows = rows._replace(values=rows.values * rows.values)
         return replace(self, rows=rows, dense=self.dense * self.dense)
 
     @cached_property
@@ -128,7 +131,8 @@ class DesignMatrix:
     def behind(self, numbers: F64, constant: float) -> "DesignMatrix":
         """A dense one of the same samples: numbers f64[n, m], and a constant."""
         dense = np.concatenate([numbers, np.full((len(numbers), 1), constant)], axis=1)
-        return replace(self, rows=without_entries(len(numbers)), dense=dense, sparse=0)
+        rows = without_entries(len(numbers))
+        return replace(self, rows=rows, dense=dense, sparse=0, hashed=0)
 
     def times(self, weights: F64) -> F64:
         """X weights f64[width, K]: f64[n, K]."""
@@ -170,9 +174,15 @@ class DesignMatrix:
         lines = SparseLines(
             np.concatenate([[0], np.cumsum(lengths)]), self.rows.places[entries], values
         )
-        labels = self.labels[rows]
-        weights = None if self.weights is None else self.weights[rows]
-        return DesignMatrix(lines, self.dense[rows], labels, self.sparse, ends, samples, weights)
+        return replace(
+            self,
+            rows=lines,
+            dense=self.dense[rows],
+            labels=self.labels[rows],
+            ends=ends,
+            samples=samples,
+            weights=None if self.weights is None else self.weights[rows],
+        )
 
     def weighed(self, numbers: F64) -> F64:
         """Numbers f64[n, ...] of its samples, times their weights."""
@@ -184,6 +194,25 @@ class DesignMatrix:
 def without_entries(samples: int) -> SparseLines:
     """Sparse columns of samples that have none."""
     return SparseLines(np.zeros(samples + 1, np.int64), np.empty(0, np.int32), np.empty(0))
+
+
+def summed(rows: SparseLines, first: int) -> SparseLines:
+    """Rows whose entries of one column, of those from `first` on, are one, where the first was."""
+    owner = np.repeat(np.arange(rows.starts.size - 1), np.diff(rows.starts))
+    shared = np.flatnonzero(rows.places >= first)
+    order = shared[np.lexsort((rows.places[shared], owner[shared]))]
+    again = np.zeros(order.size, bool)
+    again[1:] = (np.diff(rows.places[order]) == 0) & (np.diff(owner[order]) == 0)
+    if not again.any():
+        return rows
+    values = rows.values.copy() if rows.values.size else np.ones(rows.places.size)
+    # bincount adds one by one, in the order of the entries
+    values[order[~again]] = np.bincount(np.cumsum(~again) - 1, values[order])
+    kept = np.ones(rows.places.size, bool)
+    kept[order[again]] = False
+    lengths = np.bincount(owner[kept], minlength=rows.starts.size - 1)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return SparseLines(starts, rows.places[kept], values[kept])
 
 
 def leaf_products(dense: F64, numbers: F64, ends: Ints, nodes: Ints) -> F64:
