@@ -85,7 +85,7 @@ def digests_on_ranks(path, keys, folder):
     return digests
 
 
-def stopped_after_step_3(path, keys):
+def stopped_after_step_3(path, keys, **options):
     """A fit of a log that SIGTERM ends."""
     note = FitRun._note
 
@@ -96,7 +96,7 @@ def stopped_after_step_3(path, keys):
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped, match="after step 3"):
         patch.setattr(FitRun, "_note", noted)
-        run(path, keys)
+        run(path, keys, **options)
 
 
 def derivatives(loss, z, y):

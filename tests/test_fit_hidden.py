@@ -15,6 +15,7 @@ import neocpu
 from neocpu.cli.evaluate import evaluate
 from neocpu.cli.fit import fit as fit_command
 from neocpu.core.errors import ConfigError, DataError, TrainingError
+from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.before import fit_room
 from neocpu.train.fit.dance import newton_step
 from neocpu.train.fit.fitted import load
@@ -34,6 +35,63 @@ def log(tmp_path_factory):
 def test_any_ranks_and_threads_give_the_same_bits(method, activation, log, tmp_path):
     keys = replace(KEYS, method=method, activation=activation, most=25)
     assert len(digests_on_ranks(log, keys, tmp_path)) == 1
+
+
+PATIENT = FitKeys(hidden=(8,), l2=0.01, tolerance=1e-6, patience=3, start=100)
+SPLIT = "0.6, 0.2, 0.2"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_patient_fit_keeps_what_was_best_on_the_valid_part(method, log, tmp_path):
+    keys = replace(PATIENT, method=method)
+    log = copied(log, tmp_path)
+    whole = run(log, keys, split=SPLIT)
+    steps = [json.loads(line) for line in (tmp_path / "out" / "fit.jsonl").read_text().splitlines()]
+    losses = [step["valid"] for step in steps]
+    full = [step["samples"] == 180 for step in steps]
+    best = losses.index(min(losses))
+    # the first three steps on all samples behind the best one
+    assert whole["finished"]
+    assert sum(full[best + 1 :]) == 3
+    assert full[-1]
+    assert whole["metrics"]["valid"]["logloss"] == pytest.approx(min(losses), rel=1e-6)
+    # the best one is as if the fit had ended there
+    short = copied(log, tmp_path / "short")
+    run(short, replace(keys, most=best + 1), split=SPLIT)
+    kept, ended = (load(folder / "out").fitted for folder in (tmp_path, short.parent))
+    assert kept.weights.tobytes() == ended.weights.tobytes()
+    # what is finished is not fitted again
+    again = run(log, keys, split=SPLIT, resume=True)
+    assert (again["digest"], again["steps"]) == (whole["digest"], whole["steps"])
+    for name, ranks in (("two", 2), ("three", 3)):
+        other = copied(log, tmp_path / name)
+
+        def body(comm, other=other):
+            return run(other, keys, comm, split=SPLIT)["digest"]
+
+        assert {*run_threads(ranks, body)} == {whole["digest"]}
+    stopped = copied(log, tmp_path / "stopped")
+    stopped_after_step_3(stopped, keys, split=SPLIT)
+    assert not load(stopped.parent / "out").done
+    assert run(stopped, keys, split=SPLIT, resume=True)["digest"] == whole["digest"]
+
+
+def test_patience_needs_a_valid_part_and_is_part_of_a_fit(log, tmp_path):
+    log = copied(log, tmp_path)
+    with pytest.raises(ConfigError, match="patience is for the loss of a valid part; name one"):
+        run(log, PATIENT)
+    with pytest.raises(ConfigError, match="patience -1: steps, a whole number from 0 on"):
+        FitKeys(patience=-1)
+    assert "patience" not in FitKeys().header()
+    assert PATIENT.header()["patience"] == 3
+    # one that reaches its tolerance keeps its best weights, too, and is not fitted again
+    keys = replace(PATIENT, hidden=(), patience=50, l2=0.01)
+    run(log, keys, split=SPLIT)
+    saved = load(tmp_path / "out")
+    assert saved.done
+    assert saved.state.weights.tobytes() != saved.fitted.weights.tobytes()
+    again = run(log, keys, split=SPLIT, resume=True)
+    assert (again["digest"], again["steps"]) == (saved.fitted.digest(), saved.state.iterations)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -48,6 +48,7 @@ class Choices:
     pairs: str
     start: int
     most: int
+    patience: int
     seed: int
 
     def numbers(self) -> dict[str, object]:
@@ -164,6 +165,14 @@ class Crosses:
 )
 @click.option(
     "--most", type=click.IntRange(1), default=1000, show_default=True, help="Steps at most."
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(0),
+    default=0,
+    metavar="STEPS",
+    help="End after so many steps on all samples in which the valid part gained nothing, and keep "
+    "the best weights.  [default: go on to the tolerance]",
 )
 @click.option(
     "--seed",

@@ -13,7 +13,7 @@ from neocpu.kernels.records import SparseLines
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.fit.columns import DesignColumns, LabelMap, columns_of, labels_of
 from neocpu.train.fit.dance import dance
-from neocpu.train.fit.design import DesignMatrix, Leaves, order_of
+from neocpu.train.fit.design import F64, DesignMatrix, Leaves, order_of
 from neocpu.train.fit.fitted import FittedModel, model_of
 from neocpu.train.fit.keys import CHOSEN, FitKeys
 from neocpu.train.fit.layers import LayeredModel
@@ -34,7 +34,8 @@ SOLVERS: dict[str, Callable[[Fitting, FitState], Iterator[FitStep]]] = {
 @dataclass(frozen=True)
 class StepFacts:
     """Where a fit is after a step: samples of the sample, its objective and the length of its
-    gradient, passes over all samples until now, products or trials of the step.
+    gradient, passes over all samples until now, products or trials of the step. valid : the mean
+    loss of the valid samples, where a fit is patient.
     """
 
     step: int
@@ -43,16 +44,34 @@ class StepFacts:
     gradient: float
     passes: float
     trials: int
+    valid: float | None = None
+
+
+class HeldOut:
+    """Samples that are not fitted, on which weights are compared. Collective."""
+
+    def __init__(
+        self, samples: FitSamples, columns: DesignColumns, labels: LabelMap, comm: Comm
+    ) -> None:
+        self.samples = samples.count
+        self._design = columns.design(samples, labels)
+        self._sums = LeafSum(comm, samples.leaves, 1)
+
+    def loss(self, model: LayeredModel, weights: F64) -> float:
+        """The sum of their losses, the same bits on any ranks."""
+        loss = model.tape(self._design, weights).loss
+        self._sums.out[:] = self._design.sums(loss[:, None], self._sums.nodes)
+        return float(self._sums.total()[0])
 
 
 class Fit:
     """A model that is being fitted to the samples of a dataset. Collective.
 
-    data : the train samples. features : that have columns. keys : with the loss named.
-    saved : where to go on; None: at the beginning. weight : the label that weighs samples ("": all
-    weigh 1). check : is given the keys, the model and the number of this rank's samples, on all
-    ranks, before anything has the model's size. Attributes: fitted, the model so far; state;
-    finished, whether nothing is left to do.
+    data : the train samples. features : that have columns. keys : with the loss named. saved :
+    where to go on; None: at the beginning. weight : the label that weighs samples ("": all weigh
+    1). valid : samples by whose loss a fit with patience ends. check : is given the keys, the model
+    and the number of this rank's samples, on all ranks, before anything has the model's size.
+    Attributes: fitted, the model so far; state; finished, whether nothing is left to do.
 
     Raises DataError and ConfigError, on all ranks, for labels or features that do not fit.
     """
@@ -66,8 +85,11 @@ class Fit:
         saved: tuple[FittedModel, FitState] | None = None,
         weight: str = "",
         check: Callable[[FitKeys, LayeredModel, int], None] | None = None,
+        valid: Dataset | None = None,
     ) -> None:
         self.comm = comm
+        self._valid = valid
+        self._weight = weight
         samples = _ordered(data, keys, weight, comm)
         if not samples.count:
             raise DataError(f"{data.name}: all samples weigh 0; there is nothing to fit")
@@ -85,16 +107,23 @@ class Fit:
         first = self._fitting.first(keys)
         start = saved[1] if saved else FitState(self._fitting.start(keys.seed), first)
         self.state = start
-        self.fitted = FittedModel(keys, columns, labels, start.weights, samples.count)
+        best = start.weights if start.best is None else start.best
+        self.fitted = FittedModel(keys, columns, labels, best, samples.count)
         self.finished = False
         self._fitting.spent = start.spent
 
     def steps(self) -> Iterator[StepFacts]:
-        """Take steps until the goal is reached, or as many as the keys allow."""
+        """Take steps until the goal is reached, or the valid samples gain nothing more, or as many
+        as the keys allow.
+        """
         keys = self.fitted.keys
-        for stage in SOLVERS[keys.method](self._fitting, self.state):
+        held = self._held_out() if keys.patience else None
+        state = self.state
+        for stage in () if self._impatient else SOLVERS[keys.method](self._fitting, self.state):
             self.state.spent = self._fitting.spent
-            self.fitted = replace(self.fitted, weights=self.state.weights)
+            loss = held.loss(self._fitting.model, state.weights) if held else None
+            if loss is None or state.watch(loss, state.samples == self._fitting.samples):
+                self.fitted = replace(self.fitted, weights=state.weights)
             point = stage.point
             yield StepFacts(
                 self.state.iterations,
@@ -103,10 +132,30 @@ class Fit:
                 point.steepness,
                 self._fitting.passes,
                 stage.trials,
+                None if held is None or loss is None else loss / held.samples,
             )
+            if self._impatient:
+                break
             if self.state.iterations >= keys.most:
                 return
         self.finished = True
+
+    @property
+    def _impatient(self) -> bool:
+        """Did the valid samples gain nothing for as many steps as patience has?"""
+        return 0 < self.fitted.keys.patience <= self.state.waited
+
+    def _held_out(self) -> HeldOut:
+        """The valid samples. Raises DataError, on all ranks alike."""
+        assert self._valid is not None
+        fitted = self.fitted
+        fitted.columns.check(self._valid)
+        order = np.arange(self._valid.rows, dtype=np.int64)
+        leaves = Leaves(self.comm.rank, self.comm.size, fitted.keys.leaves)
+        samples = samples_of(self._valid, order, self._weight, leaves)
+        if not samples.count:
+            raise DataError(f"{self._valid.name}: all valid samples weigh 0; patience needs some")
+        return HeldOut(samples, fitted.columns, fitted.labels, self.comm)
 
 
 def fitted(
@@ -178,12 +227,11 @@ def _best_penalty(
     if not (learnt.count and test.count):
         return keys.penalties[0]
     columns = columns_of(learnt, features, keys, comm)
-    measured = columns.design(test, labels)
+    measured = HeldOut(test, columns, labels, comm)
     if keys.hidden:
         keys = replace(keys, tolerance=max(keys.tolerance, COARSE))
     fitting = _fitting(learnt, columns, keys.with_l2(keys.penalties[-1]), labels, comm)
     state = FitState(fitting.start(keys.seed), fitting.first(keys))
-    sums = LeafSum(comm, learnt.leaves, 1)
     losses = {}
     for penalty in reversed(keys.penalties):
         if keys.hidden:
@@ -192,8 +240,6 @@ def _best_penalty(
         for _ in dance(fitting, state):
             if state.iterations >= keys.most:
                 break
-        loss = fitting.model.tape(measured, state.weights).loss
-        sums.out[:] = measured.sums(loss[:, None], sums.nodes)
-        losses[penalty] = float(sums.total()[0])
+        losses[penalty] = measured.loss(fitting.model, state.weights)
         state.samples = learnt.count
     return min(reversed(losses), key=losses.__getitem__)

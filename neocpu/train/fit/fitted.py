@@ -4,6 +4,7 @@
               weights     f64[P]
               mean, deviation f64[m]; codes/0 ... of one-hot features, in the order of the header
               pairs       f64[k, 2, P] of L-BFGS, and watched f64[k, P], only while it goes on
+              now         f64[P] of a patient fit, where its last step led: weights are its best
 
 The digest of a fit is the SHA-256 of the header's keys that decide the bits, of the columns' arrays
 and of the weights (docs/arithmetic.md §16).
@@ -164,7 +165,8 @@ def save(
 
     notes : texts and numbers beside it. done : is it finished?
     """
-    solver = {name: getattr(state, name) for name in _NUMBERS}
+    patient = bool(fitted.keys.patience)
+    solver = {name: getattr(state, name) for name in (*_NUMBERS, *_PATIENT * patient)}
     text = {"fit": fitted.header(), "solver": solver, "notes": dict(notes), "done": done}
     with Draft() as draft:
         version = LAYERS if fitted.keys.hidden else LINEAR
@@ -176,6 +178,8 @@ def save(
         for name in _LISTS:
             if (kept := getattr(state, name)) and not done:
                 draft.put(name, np.array(kept))
+        if patient:
+            draft.put("now", state.weights)
         image = draft.image()
     with whole_file(path) as partial:
         image.write(partial)
@@ -184,6 +188,7 @@ def save(
 
 _LISTS = ("pairs", "watched")  # of a `FitState`, and its
 _NUMBERS = ("samples", "first", "iterations", "spent", "steepness")
+_PATIENT = ("least", "waited")
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,11 @@ def load(path: Path) -> SavedFit:
             lists = {name: [*_numbers(file, name)] for name in _LISTS if name in file}
             _check(fitted, text["notes"], lists)
             solver: JsonObject = {**text["solver"], **lists}
-            state = FitState(weights=weights.copy(), **solver)
+            now = _numbers(file, "now") if "now" in file else weights.copy()
+            if now.shape != weights.shape:
+                raise ValueError("its weights are not as many as its best ones")
+            best = weights if keys.patience and text["solver"]["least"] is not None else None
+            state = FitState(weights=now, best=best, **solver)
             return SavedFit(fitted, state, text["notes"], text["done"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise file.damaged(error) from error

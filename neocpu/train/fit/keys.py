@@ -32,6 +32,8 @@ class FitKeys:
         limit). pairs : of L-BFGS, on the overlap of samples ("multi") or all of one ("full").
     start : samples of the first sample; 0: `FIRST`, or all where columns (weights, of a model with
         hidden layers) are more than samples.
+    patience : steps on all samples after which a fit ends, if the loss of the valid samples fell in
+        none of them, and its best weights are kept (0: it goes on).
     most : steps, at most. seed : of the order of samples and of initial weights. leaves : of the
         samples, a power of two.
     """
@@ -52,6 +54,7 @@ class FitKeys:
     leaves: int = 16
     hidden: tuple[int, ...] = ()
     activation: str = "tanh"
+    patience: int = 0
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -83,6 +86,8 @@ class FitKeys:
             raise ConfigError(f"bits {self.bits}: from 1 to {MOST_BITS}")
         if self.leaves < 1 or self.leaves & (self.leaves - 1):
             raise ConfigError(f"leaves {self.leaves}: a power of two")
+        if type(self.patience) is not int or self.patience < 0:
+            raise ConfigError(f"patience {self.patience}: steps, a whole number from 0 on")
         if self.start < 0 or self.most < 1:
             raise ConfigError("the first sample has a sample at least, and a fit one step")
 
@@ -106,4 +111,6 @@ class FitKeys:
         if not self.hidden:
             # nothing that a linear model has
             del header["hidden"], header["activation"]
+        if not self.patience:
+            del header["patience"]
         return header

@@ -22,7 +22,8 @@ class FitState:
 
     samples, first : size of the sample and the position where it begins. spent : samples gone
     through. steepness : of the objective where the fit began. pairs : (f64[P], f64[P]) of L-BFGS,
-    oldest first. watched : its last gradients, f64[P] each.
+    oldest first. watched : its last gradients, f64[P] each. best : the weights with the least loss
+    of valid samples, `least`; waited : steps on all samples since then.
     """
 
     weights: F64
@@ -33,6 +34,18 @@ class FitState:
     steepness: float = 0.0
     pairs: list[tuple[F64, F64]] = field(default_factory=list)
     watched: list[F64] = field(default_factory=list)
+    best: F64 | None = None
+    least: float | None = None
+    waited: int = 0
+
+    def watch(self, loss: float, whole: bool) -> bool:
+        """Take in a loss of valid samples; is it the least? whole : after a step on all samples."""
+        better = self.least is None or loss < self.least
+        if better:
+            self.least, self.best, self.waited = loss, self.weights, 0
+        elif whole:
+            self.waited += 1
+        return better
 
 
 class FitStep(NamedTuple):

@@ -106,6 +106,10 @@ class FitRun:
             self._data = splits.description()
             classes = classes_of(splits.datasets["train"])
             self.keys = named(self.keys, self.config, classes)
+            if self.keys.patience and not splits.has("valid"):
+                raise ConfigError(
+                    "patience is for the loss of a valid part; name one in data.valid or data.split"
+                )
             saved = self._open() if self.resume else None
             fit = Fit(
                 splits.datasets["train"],
@@ -115,6 +119,7 @@ class FitRun:
                 (saved.fitted, saved.state) if saved else None,
                 self.config.data.sample_weight,
                 partial(check_fit, self.comm),
+                splits.datasets.get("valid"),
             )
             for name in MEASURED:
                 if splits.has(name):
@@ -186,13 +191,17 @@ class FitRun:
                 self._save(fit, done=False)
             if asked:
                 raise Stopped(asked, facts.step)
+        if fit.state.waited and fit.state.waited == self.keys.patience:
+            waited = f"{fit.state.waited} steps"
+            self._tell(f"it ended, as the valid part gained nothing in {waited}; the best is kept")
         if not fit.finished:
             self._tell(f"note: it ended after {self.keys.most:,} steps, before its tolerance")
 
     def _note(self, facts: StepFacts) -> None:
         """A line of a step, for the file and now and then for the screen."""
         now = time.monotonic()
-        self._steps.append({**asdict(facts), "seconds": now - self._begun})
+        line = {name: value for name, value in asdict(facts).items() if value is not None}
+        self._steps.append({**line, "seconds": now - self._begun})
         if now - self._told >= LINE_SECONDS:
             self._told = now
             self._tell(step_line(self._steps[-1]))
@@ -252,9 +261,11 @@ class FitRun:
 
 def step_line(line: JsonObject) -> str:
     """Where a fit is, in one line."""
+    valid = f"valid {line['valid']:.7f}, " if "valid" in line else ""
     return (
         f"step {line['step']}: {line['samples']:,} samples, objective {line['objective']:.7f}, "
-        f"gradient {line['gradient']:.2e}, {line['passes']:.1f} passes, {line['seconds']:.1f} s"
+        f"{valid}gradient {line['gradient']:.2e}, {line['passes']:.1f} passes, "
+        f"{line['seconds']:.1f} s"
     )
 
 
