@@ -217,8 +217,12 @@ def test_labels_that_are_empty_or_no_utf8_are_told(tmp_path):
             convert([tmp_path / "log.csv"], tmp_path / "log.h5", "table", options)
 
 
-def test_a_fit_of_classes_recommends_nothing(folder):
+def test_a_fit_of_classes_ranks_nothing(folder):
     model = FitScorer(folder / "fit")
+    with pytest.raises(DataError, match="its predictions are classes, and none is the best"):
+        model.evaluate(irises(), group="shop")
+    with_group = FitScorer(folder / "fit", ["eval.group='shop'"])
+    assert with_group.evaluate(irises()) == model.evaluate(irises())
     with pytest.raises(DataError, match="its predictions are classes, and none is the best"):
         model.recommend(irises().head(2), irises().head(3), user="shop", item="z")
 

@@ -100,7 +100,10 @@ class FitScorer:
         """Metrics as of `evaluate`; tell : is given lines of conversions. Collective."""
         logs = GivenLogs(self.values, self._comm, tell)
         dataset = logs.labelled(data)
-        grouping = logs.grouping(data, dataset, group, at)
+        if group:
+            self._refuse_classes()
+        # a config's group is for models whose predictions have an order
+        grouping = None if self._named else logs.grouping(data, dataset, group, at)
         return measured(self.fitted, dataset, self._comm, grouping)
 
     def recommend(
@@ -121,13 +124,22 @@ class FitScorer:
 
         Raises DataError for a fit of classes that are texts, which have no order.
         """
-        if self.fitted.keys.loss == "softmax" and self.fitted.labels.classes:
-            raise DataError(f"{self.path}: its predictions are classes, and none is the best")
+        self._refuse_classes()
         best = BestItems(pairs, k)
         dataset = PairDataset(self.values.schema, pairs)
         for first in range(0, dataset.rows, BLOCK):
             best.take(self.fitted.predict(dataset, first, min(first + BLOCK, dataset.rows)))
         return best.frame()
+
+    @property
+    def _named(self) -> bool:
+        """Are predictions texts?"""
+        return self.fitted.keys.loss == "softmax" and bool(self.fitted.labels.classes)
+
+    def _refuse_classes(self) -> None:
+        """Raise DataError where predictions are texts, which have no order."""
+        if self._named:
+            raise DataError(f"{self.path}: its predictions are classes, and none is the best")
 
 
 def fit(
