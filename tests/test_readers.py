@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -30,14 +31,17 @@ from neocpu.ingest.loader import BatchShare, Loader, Needs, Reading
 from neocpu.ingest.readers import coming as coming_files
 from neocpu.ingest.readers import frames, reader
 from neocpu.ingest.readers.coming import ComingDataset
+from neocpu.ingest.readers.queue import BatchQueue
 from neocpu.ingest.settings import ReadersConfig
+from neocpu.parallel.transport.abort import Terminated
+from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.specs.specs import TableSpec
 from neocpu.train.before import raw_train
 from neocpu.train.before import reader_rate as rates
 from neocpu.train.run import reading
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.schedule import BatchSchedule
+from neocpu.train.step.schedule import BatchSchedule, Stopped
 
 ROWS = 9_001  # three blocks of an epoch's order
 SCHEMA = {
@@ -468,6 +472,43 @@ def test_a_file_that_comes_too_late_is_told(tmp_path):
         next(files)
 
 
+@pytest.mark.parametrize("packed", [gzip.compress(b"y,c\n1,a\n"), "y,c\n1,a\n".encode("utf-16")])
+def test_a_stream_that_is_no_plain_text_is_told_as_that(packed, tmp_path):
+    source = coming_files.Stdin(io.BytesIO(packed), tmp_path, table_schema(SCHEMA))
+    with pytest.raises(DataError, match=r"the stream .* is (gzip|UTF-16); hand on its text"):
+        source.first()
+
+
+def test_without_a_file_that_says_so_a_folder_has_no_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(coming_files, "EVERY", 0.01)
+    (tmp_path / "a.csv").touch()
+    files = coming_files.Folder(tmp_path, "", 0.3).files()
+    assert next(files).name == "a.csv"
+    threading.Timer(0.1, (tmp_path / "b.csv").touch).start()
+    assert [file.name for file in files] == ["b.csv"]
+
+
+def test_who_waits_no_longer_gets_what_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(coming_files, "EVERY", 0.01)
+    folder = coming_files.Folder(tmp_path / "in", "_END", 6.0)
+    folder.path.mkdir()
+    started = time.monotonic()
+    reading, writing = os.pipe()
+    stream = coming_files.Stdin(io.FileIO(reading), tmp_path / "out", table_schema(SCHEMA))
+    os.write(writing, b"y,x\n1,2\n0,3")
+    late = threading.Timer(6.0, os.close, (writing,))
+    late.start()
+    for source, there in ((folder, 0), (stream, 1)):
+        threading.Timer(0.2, setattr, (source, "stopped", True)).start()
+        files = source.files() if source is folder else source._pieces
+        assert len(list(files)) == there
+    assert stream._folder.joinpath("from-line-000000000002.log").read_bytes() == b"y,x\n1,2\n"
+    assert time.monotonic() - started < 6.0
+    late.cancel()
+    os.close(writing)
+    stream.close()
+
+
 def test_a_folder_without_new_files_ends_by_idle_time(tmp_path):
     assert not list(coming_files.Folder(tmp_path, "_END", 0.01).files())
     with pytest.raises(DataError, match="no file came"):
@@ -550,6 +591,43 @@ def test_a_followed_folder_has_the_digest_of_its_files(tmp_path):
     assert digest(config_of(folder, *follow), tmp_path / "half", resume=True) == expected
     # it had ended: nothing is left to train on
     assert digest(config_of(folder, *follow), tmp_path / "half", resume=True) == expected
+
+
+def test_a_signal_is_heeded_while_data_are_waited_for(tmp_path, monkeypatch):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write(folder, "csv", 3000, 1)
+    keys = ("data.shuffle=false", 'data.schema.dense=[{columns=["x"],kind="float"}]')
+    keys = (*keys, "training.epochs=1", "training.steps=100", "readers.count=1")
+    config = config_of(folder, *keys, "readers.follow=true", "readers.idle=20")
+    taken = BatchQueue._take
+
+    def signalled(queue):
+        if queue.counts.splits:  # the data that are there have been taken
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return taken(queue)
+
+    monkeypatch.setattr(BatchQueue, "_take", signalled)
+    with pytest.raises(Stopped, match="a checkpoint is written"):
+        Trainer(config, SingleComm(), tmp_path / "out").run()
+    monkeypatch.undo()
+    write(folder, "csv", 4001, 2)
+    (folder / "_END").touch()
+    expected = digest(config, tmp_path / "whole")
+    assert digest(config, tmp_path / "out", resume=True) == expected
+
+
+def test_a_signal_is_heeded_where_nobody_writes_into_the_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    keys = ("data.shuffle=false", 'data.schema.dense=[{columns=["x"],kind="float"}]')
+    config = config_of(tmp_path / "pipe", *keys, "training.epochs=1", "readers.count=1")
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    # whoever does not heed it hears that nothing comes
+    late = threading.Timer(9.0, lambda: os.close(os.open(tmp_path / "pipe", os.O_RDWR)))
+    late.start()
+    with pytest.raises(Terminated):
+        Trainer(config, SingleComm(), tmp_path / "out").run()
+    late.cancel()
 
 
 def test_a_pipe_is_read_by_rank_0(tmp_path):

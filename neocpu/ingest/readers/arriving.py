@@ -53,6 +53,8 @@ def arriving(
         passed.append((cut.number, path))
         if cut.at >= run.last:
             return
+    if coming.stopped:  # more may be there for who goes on
+        return
     for split in cut.until(rows, rows):
         yield split, notes
         notes = []

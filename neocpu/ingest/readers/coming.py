@@ -5,40 +5,46 @@ renames it. Names are taken in their order; one that appears behind those alread
 run, since a run on the whole folder would have another order.
 """
 
+import select
 import shutil
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
 from neocpu.core.errors import DataError
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.raw import RawDataset, RawLog
 from neocpu.ingest.formats.files.folders import is_log
+from neocpu.ingest.formats.files.streams import UTF16, compression_of
 from neocpu.ingest.formats.schema import Schema
 
-EVERY = 0.2  # seconds between two looks at a folder
+EVERY = 0.2  # seconds between two looks at a folder, or at a stream that is silent
 PIECE = 16 << 20  # bytes of stdin in a file
 
 
-@dataclass(frozen=True)
+@dataclass
 class Folder:
-    """A folder whose files may still come. end : name of the file after which none follow.
+    """A folder whose files may still come. end : name of the file after which none follow ("": no
+    file says so).
 
-    idle : seconds without a new one after which none are waited for (0: they always are).
+    idle : seconds without a new one after which none are waited for (0: they always are). stopped :
+    set by who waits no longer.
     """
 
     path: Path
     end: str
     idle: float
+    stopped: bool = False
 
     def files(self) -> Iterator[Path]:
         """The files, in the order of their names. Raises DataError for one that comes too late."""
         taken: list[Path] = []
         newest = time.monotonic()
-        while True:
-            ended = (self.path / self.end).exists()  # before the look: no file comes after it
+        while not self.stopped:
+            # before the look: no file comes after it
+            ended = bool(self.end) and (self.path / self.end).exists()
             new = [file for file in self._present() if file not in taken]
             for file in new:
                 if taken and file < taken[-1]:
@@ -74,13 +80,24 @@ class Folder:
         """No file is asked for any more."""
 
 
+class RawStream(Protocol):
+    """Bytes that come, without a buffer of Python's, which would hide whether there are more."""
+
+    def readline(self) -> bytes: ...
+    def read(self, size: int, /) -> bytes: ...
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+
+
 class Stdin:
     """The lines of a stream, as files of some MiB in a folder, each made when it is asked for.
 
     Text only. The first line is that of the header where the schema says so; every file has it.
+    Attribute: stopped, as of `Folder`.
     """
 
-    def __init__(self, stream: BinaryIO, folder: Path, schema: Schema) -> None:
+    def __init__(self, stream: RawStream, folder: Path, schema: Schema) -> None:
+        self.stopped = False
         self._stream = stream
         self._folder = folder
         self._header = schema.header
@@ -108,17 +125,31 @@ class Stdin:
 
     def _cut(self) -> Generator[Path, None, None]:
         head = self._stream.readline() if self._header else b""
+        _require_text(head)
         line = 1 + bool(head)
         rest = b""
-        while chunk := self._stream.read(PIECE):
+        while chunk := self._read():
+            if line == 1:
+                _require_text(chunk)
             text = rest + chunk
             cut = text.rfind(b"\n") + 1
             rest = text[cut:]
             if cut:
                 yield self._write(line, head + text[:cut])
                 line += text.count(b"\n", 0, cut)
-        if rest:
+        if rest and not self.stopped:
             yield self._write(line, head + rest + b"\n")
+
+    def _read(self) -> bytes:
+        """The next PIECE bytes; fewer at the end, and for who waits no longer."""
+        text = bytearray()
+        while len(text) < PIECE and not self.stopped:
+            if not _has_more(self._stream):
+                continue
+            if not (chunk := self._stream.read(PIECE - len(text))):
+                break
+            text += chunk
+        return bytes(text)
 
     def _write(self, line: int, text: bytes) -> Path:
         path = self._folder / f"from-line-{line:012}.log"
@@ -141,6 +172,26 @@ class Stdin:
         self._pieces.close()
         self._stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _has_more(stream: RawStream) -> bool:
+    """Can a stream be read, or is it at its end? Waits for that for a moment."""
+    try:
+        number = stream.fileno()
+    except OSError:  # bytes in memory
+        return True
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return bool(poll.poll(1000 * EVERY))
+
+
+def _require_text(start: bytes) -> None:
+    packed = compression_of(start) or "UTF-16" * start.startswith(UTF16)
+    if packed:
+        raise DataError(
+            f"the stream that is to be trained on is {packed}; hand on its text as UTF-8, as zcat, "
+            "its kin and iconv write it"
+        )
 
 
 Coming = Folder | Stdin

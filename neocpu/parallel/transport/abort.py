@@ -234,6 +234,7 @@ class StopSignal:
     def __init__(self, started: bool = True) -> None:
         self._number = StopSignal.held
         self.started = started
+        self._heed: Callable[[], None] = lambda: None
         self._when = time.monotonic()
         self._before: dict[signal.Signals, Handler] = {}
         if threading.current_thread() is threading.main_thread():
@@ -244,9 +245,15 @@ class StopSignal:
         """The signal that came (0: none); outside the main thread the one that is held."""
         return self._number or (0 if self._before else StopSignal.held)
 
-    def start(self) -> None:
-        """The run has started: Ctrl-C is held from now on."""
+    def start(self, heed: Callable[[], None] = lambda: None) -> None:
+        """The run has started: Ctrl-C is held from now on.
+
+        heed : is called once a signal is there.
+        """
         self.started = True
+        self._heed = heed
+        if self._number:
+            heed()
 
     def restore(self) -> None:
         """Give the signals back to whoever had them before."""
@@ -269,6 +276,7 @@ class StopSignal:
         if not self._number:
             self._number = number
             self._when = time.monotonic()
+            self._heed()
 
     @staticmethod
     def exit_status(number: int) -> int:

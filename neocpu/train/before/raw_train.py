@@ -4,8 +4,9 @@ With `readers.count` raw train data are not converted: readers parse them, and t
 each file how many rows its blocks have, so that samples have the order of the converted data.
 """
 
+import io
 import json
-import sys
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from neocpu.ingest.formats.files.unpacked import unpacked
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import frames_of
 from neocpu.ingest.readers.coming import Coming, ComingDataset, Folder, Stdin
+from neocpu.parallel.transport.abort import ended_by_signals
 from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.conversions import convert_options, copy_folders
 from neocpu.train.config.config import Config
@@ -44,9 +46,17 @@ def open_raw_train(
     streamed = bool(comm.largest(int(is_stream(config))))
     if streamed:
         _refuse_stream(config, comm)
-    coming = _coming(config, sources, out) if streamed and comm.rank == 0 else None
+    coming: Coming | None = None
+
+    def looked() -> list[str]:
+        nonlocal coming
+        # the first file, or whoever writes into a pipe, may never come
+        with ended_by_signals(signal.SIGUSR1, signal.SIGUSR2):
+            coming = _coming(config, sources, out) if streamed else None
+            return _raw_files(sources, coming)
+
     # one rank looks: others may see another state of a folder
-    paths = _agreed(comm, lambda: _raw_files(sources, coming))
+    paths = _agreed(comm, looked)
     if not paths:
         return config, None
     numbers = json.loads(comm.on_first_rank(lambda: json.dumps(_fitted(config, paths)).encode()))
@@ -121,7 +131,7 @@ def _coming(config: Config, sources: Sequence[str], out: Path) -> Coming:
     if path.name == STDIN or path.is_fifo():
         schema = schema_of(config.data.format, convert_options(config, "train"))
         # it is closed with what reads it
-        stream = sys.stdin.buffer if path.name == STDIN else path.open("rb")
+        stream = io.FileIO(0 if path.name == STDIN else path)
         return Stdin(stream, out / "stdin", schema)
     return Folder(path, config.readers.end, config.readers.idle)
 

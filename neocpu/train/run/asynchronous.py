@@ -101,9 +101,7 @@ class AsynchronousTrainer(Trainer):
         asked = SIGNAL * stop.number or int(self.report.stop_asked)
         request = self.comm.largest(asked, what="stop signal")
         if signal := request // SIGNAL:
-            if self.steps_taken:
-                recovery.save(self.steps_taken, last=True)
-                recovery.end(self.steps_taken, in_time=True)
+            recovery.leave(self.steps_taken)
             raise Stopped(signal, self.steps_taken)
         return bool(request) or self.steps_taken == schedule.total_steps
 

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset.dataset import Dataset
@@ -139,6 +139,7 @@ class StreamSchedule(ReaderSchedule):
     It takes `steps` steps at most; where the files end before that, so does it.
     """
 
+    waits: ClassVar[bool] = True
     _ends: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -169,6 +170,12 @@ class StreamSchedule(ReaderSchedule):
             batch = following
         self._ends.append((batch.step + 1, batch.step * self.loader.batch_size + batch.samples))
         yield batch
+
+    def wait_no_longer(self) -> None:
+        """As of `BatchSchedule`; rank 0 tells the others where the batches end."""
+        data = self.loader.dataset
+        if isinstance(data, ComingDataset) and data.coming is not None:
+            data.coming.stopped = True
 
     def close(self) -> None:
         """End the readers, and what brings files."""

@@ -226,6 +226,12 @@ class Recovery:
             self._pulse.begin("copying checkpoints")
             self._copies.finish(in_time)
 
+    def leave(self, step: int) -> None:
+        """Write what a run that is asked to stop goes on from, if it took a step."""
+        if step:
+            self.save(step, last=True)
+            self.end(step, in_time=True)
+
     @property
     def _copies(self) -> "CheckpointMirror | None":
         """The mirror, on the rank that copies."""

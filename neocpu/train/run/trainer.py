@@ -151,11 +151,13 @@ class Trainer:
 
             warm_caches(world, schedule.loader, self.steps_taken > 0, self.config.memory.warm_share)
         self._watch.start()
-        stop.start()
+        stop.start(schedule.wait_no_longer)
         while True:
             # not `except`: in it the steps would still be there, and hold their tables
             with suppress(RollBack):
                 self._train(world, schedule, splits, recovery, stop)
+                if schedule.waits:
+                    self._heed(stop)
                 break
             recovery.end(self.steps_taken, in_time=True)
             # tables take memory: the old ones go before the new ones come
@@ -165,8 +167,13 @@ class Trainer:
         return self._finish(world, splits, recovery)
 
     def _heed(self, stop: StopSignal) -> None:
-        """Raise Stopped if any rank was asked to stop before the first step. Collective."""
+        """Raise Stopped if any rank was asked to stop, after a checkpoint of what was learnt.
+        Collective.
+        """
         if number := self.comm.largest(stop.number, what="stop signal"):
+            if self._recovery is not None:
+                self._recovery.leave(self.steps_taken)
+                self._watch.stop(self.report.tell)
             raise Stopped(number, self.steps_taken)
 
     # ---- before the first step ----
@@ -208,12 +215,13 @@ class Trainer:
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         # before anything is allocated: a rank that is killed for memory says nothing
         huge = check_room(planned, comm, self.report.tell)
-        state_floats = config.optimizer.sparse.state_floats
-        self.report.plan(plan, state_floats, [*table_lines(config, plan, memory)])
+        report = self.report
+        report.plan(
+            plan, config.optimizer.sparse.state_floats, [*table_lines(config, plan, memory)]
+        )
         if comm.rank == 0:
             advise(config, splits.datasets["train"], schedule.total_steps, self.report.tell)
-        report = self.report
-        self.report.note("planned, and there is room")
+        report.note("planned, and there is room")
         seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
         self.report.note(f"kernels are ready after {seconds:.3f} s")
         if self._bind:
@@ -275,9 +283,8 @@ class Trainer:
     ) -> None:
         """All steps, with measurements and checkpoints in between."""
         measure_every = self.config.eval.every_steps
-        batches = schedule.batches(self.steps_taken)
         early = look_ahead(world.embedding.env.memory, self.config.memory)
-        steps = world.step.over(batches, self.steps_taken + 1, early)
+        steps = world.step.over(schedule.batches(self.steps_taken), self.steps_taken + 1, early)
         self._measurements.log.begin(self.steps_taken, self._mishaps.scaled(self.config.optimizer))
         if self._mishaps.rolls_back and not self.steps_taken:
             recovery.save(0)  # else there is nothing to go back to before the first checkpoint
@@ -286,8 +293,7 @@ class Trainer:
                 recovery.poll(self.steps_taken)
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
-                    asked = self._request(stop, recovery)
-                    request = self.comm.largest(asked, what="stop signal")
+                    request = self.comm.largest(self._request(stop, recovery), what="stop signal")
                 # the sums of all ranks are needed, so the clock of one of them decides for all
                 if request == LOG_DUE:
                     self._log_training(world)
@@ -295,16 +301,10 @@ class Trainer:
                 if request == SAVE_DUE:
                     recovery.save(self.steps_taken)
                     continue
-                if request == STOP_ASKED:
+                if request:
                     steps.close()
+                    self._heed(stop)
                     return  # the summary measures and saves
-                if signal := request // SIGNAL:
-                    if self.steps_taken:
-                        recovery.save(self.steps_taken, last=True)
-                        recovery.end(self.steps_taken, in_time=True)
-                    steps.close()
-                    self._watch.stop(self.report.tell)
-                    raise Stopped(signal, self.steps_taken)
                 self._before_step(world, recovery)
                 advance(*self._step(steps))
                 if self.steps_taken == schedule.total_steps:

@@ -8,6 +8,7 @@ run shall end here.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import ClassVar
 
 from neocpu.core.errors import NeocpuError
 from neocpu.ingest.loader import Batch, Loader
@@ -24,6 +25,7 @@ class BatchSchedule:
     loader: Loader
     epochs: int
     steps: int
+    waits: ClassVar[bool] = False  # for data that still come, which end when a signal comes
 
     @property
     def total_steps(self) -> int:
@@ -53,6 +55,9 @@ class BatchSchedule:
     def report(self) -> dict[str, object]:
         """What reading took, for the summary. Collective."""
         return {}
+
+    def wait_no_longer(self) -> None:
+        """A signal came: batches end with the data that are there."""
 
     def close(self) -> None:
         """No more batches are asked for."""
