@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from neocpu.core.errors import ConfigError, EnvironmentProblem
-from neocpu.parallel.transport import launch
+from neocpu.parallel.transport import hosts, launch
 from neocpu.parallel.transport.hosts import HostRanks, hosts_of_file, listed_hosts, ranks_of_hosts
 from neocpu.parallel.transport.launch import mpiexec_command
 
@@ -107,3 +107,18 @@ def test_words_of_each_mpi(version: str, tmp_path: Path, monkeypatch: pytest.Mon
     else:
         with pytest.raises(EnvironmentProblem, match="none is missing or cannot be written"):
             mpiexec_command(2, ["x.py"])
+
+
+def test_a_port_that_is_taken_for_ranks_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "memory_limit", lambda: 1 << 30)
+    local = [HostRanks("me@localhost", 22)]
+    mpiexec_command(21, [], [HostRanks("localhost", 21)])
+    mpiexec_command(100, [], [HostRanks("elsewhere", 100)])
+    with pytest.raises(ConfigError, match=r"22 ranks .* take 1 GiB .* room for 21; "):
+        mpiexec_command(22, [], local)
+    with pytest.raises(ConfigError, match="ask for fewer; in --hosts, HOST:8 are eight ranks"):
+        mpiexec_command(22, [])
+    with pytest.raises(ConfigError, match="5,000 ranks on elsewhere are more than 4,096"):
+        mpiexec_command(5000, [], [HostRanks("elsewhere", 5000)])

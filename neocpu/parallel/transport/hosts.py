@@ -7,14 +7,19 @@ Hosts are named as other launchers name them, `a,b` or `a:2,b:4`, or by a file:
     # ...                           nothing
 """
 
+import os
 import re
+import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from neocpu.core.cores import memory_limit
 from neocpu.core.errors import ConfigError
 
+RANK_BYTES = 48 << 20  # of memory that a rank takes for itself, before it has any table
+MOST_RANKS = 4096  # of a host
 NAME = r"(?:\w[\w.-]*@)?\w[\w.-]*"
 LISTED = re.compile(rf"({NAME})(?::(\d+))?")
 LINE = re.compile(rf"({NAME})(?::(\d+))?((?:\s+\w[\w-]*\s*=\s*\S+)*)")
@@ -148,6 +153,27 @@ def ranks_of_hosts(hosts: Sequence[Named], ranks: int | None) -> list[HostRanks]
         filled.append(HostRanks(name, min(count, left)))
         left -= filled[-1].ranks
     return [host for host in filled if host.ranks]
+
+
+def check_room(ranks: int, hosts: Sequence[HostRanks]) -> None:
+    """Raise ConfigError for ranks that would take all memory of a machine while they start.
+
+    hosts : none: all ranks are on this machine.
+    """
+    own = {"localhost", "127.0.0.1", socket.gethostname()}
+    here = sum(host.ranks for host in hosts if host.name.rpartition("@")[2] in own)
+    here = here if hosts else ranks
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = int(min(physical, memory_limit()) / RANK_BYTES)
+    hint = "ask for fewer; in --hosts, HOST:8 are eight ranks there, and 8 is no port"
+    if here > most:
+        raise ConfigError(
+            f"{here:,} ranks on this machine take {here * RANK_BYTES / 2**30:.0f} GiB of memory "
+            f"before they have any table, and it has room for {most:,}; {hint}"
+        )
+    for name, count in hosts:
+        if count > MOST_RANKS:
+            raise ConfigError(f"{count:,} ranks on {name} are more than {MOST_RANKS:,}; {hint}")
 
 
 def host_words(

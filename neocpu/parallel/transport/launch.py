@@ -198,7 +198,13 @@ def mpiexec_command(
     otherwise; other MPIs ignore these variables, and what the user set stays. Variables of
     schedulers do not: mpiexec would start ranks through them on the hosts of a job, and wait for
     ever where that job is no more.
+
+    Raises ConfigError for more ranks than a machine has memory to start; EnvironmentProblem where
+    MPI, or what it needs, is missing.
     """
+    from neocpu.parallel.transport.hosts import check_room, host_words, is_open_mpi
+
+    check_room(ranks, hosts)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(SCHEDULERS)
     }
@@ -212,16 +218,12 @@ def mpiexec_command(
     mpiexec = find_mpiexec()
     where: list[str] = []
     if ranks > 1 and not hosts and sys.platform == "linux" and not os.access(SHARED, os.W_OK):
-        from neocpu.parallel.transport.hosts import is_open_mpi
-
         if not is_open_mpi(mpiexec):  # which has another way
             raise EnvironmentProblem(
                 f"{SHARED} is missing or cannot be written, and MPICH's ranks on a host meet in "
                 "it; mount a tmpfs there, or leave out --ranks to run on one rank"
             )
     if hosts:
-        from neocpu.parallel.transport.hosts import host_words
-
         where = host_words(mpiexec, hosts, environment)
     return [str(mpiexec), *where, "-n", str(ranks), sys.executable, *arguments], environment
 
