@@ -332,7 +332,7 @@ def test_empty_logs_are_refused(tmp_path):
     path = tmp_path / "empty.csv"
     path.write_text("y,x,user,tags\n")
     with pytest.raises(DataError, match="has no rows"):
-        raw_log([path])
+        raw_log([path]).open()
     path.write_text("y,x,user,tags\n1,2\n")
     with pytest.raises(DataError, match=r"no row is left.*line 2 has 2 columns"):
         raw_log([path], on_error="skip").open()

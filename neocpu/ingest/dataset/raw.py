@@ -232,9 +232,10 @@ class RawDataset(Dataset):
         for index in log.files:
             self.add(index)
         if not self.rows:
-            faults = [fault for index in log.files for fault in index.faults[:1]]
-            why = f"; the first row that was skipped: {faults[0]}" if faults else ""
-            raise DataError(f"{self.paths[0]}: no row is left{why}")
+            why = "has no rows"
+            if faults := [fault for index in log.files for fault in index.faults[:1]]:
+                why = f"no row is left; the first row that was skipped: {faults[0]}"
+            raise DataError(f"{self.paths[0]}: {why}")
 
     def add(self, index: FileIndex) -> None:
         """Let the rows of another file follow."""
