@@ -266,9 +266,10 @@ def test_a_run_goes_on_as_often_as_it_may_and_notes_why(
     ("ending", "status", "lines"),
     [
         (Ending(1, talk=["Abort(1) on node 0: application called MPI_Abort"]), 1, 0),
-        (Ending(143, signal=15, process=1, host="a", stopped=1), 143, 0),
+        (Ending(143, signal=15, process=1, host="a", stopped=1, said=True), 143, 0),
+        (Ending(0, stopped=1), 0, 0),
         (Ending(9, signal=9, process=1, host="a", stopped=1), 9, 1),
-        (Ending(9, signal=9, process=1, host="a", stopped=2), 9, 0),
+        (Ending(9, signal=9, process=1, host="a", stopped=2, said=True), 9, 0),
         (Ending(7, signal=7, process=1, host="a"), 7, 1),
         (Ending(9, stalled=True), STATUS, 1),
     ],
@@ -302,11 +303,17 @@ def test_a_signal_between_two_lives_ends_the_run_with_a_sentence(
     assert Survivor(tmp_path, lambda resume: killed, "again", tell).run(False, 9) == 143
     assert time.monotonic() - begun < 30
     assert signal.getsignal(signal.SIGTERM) == before
-    assert told[1] == (
-        "neocpu: error: stopped by signal 15 before the run went on; no checkpoint; "
-        "go on with: again"
-    )
+    assert told[1] == ("neocpu: stopped by signal 15; no checkpoint; go on with: again")
     assert not restarts_of(tmp_path)
+
+
+def test_ranks_that_die_of_a_signal_before_they_can_speak_are_spoken_for(tmp_path: Path) -> None:
+    told: list[str] = []
+    survivor = Survivor(tmp_path, lambda resume: ending, "again", told.append)
+    ending = Ending(255, stopped=1)
+    survivor.stops.number = signal.SIGUSR1
+    assert survivor.run(False, 2) == 138
+    assert told == ["neocpu: stopped by signal 10; no checkpoint; go on with: again"]
 
 
 def test_a_signal_reaches_a_launcher_that_has_just_been_started(tmp_path: Path) -> None:

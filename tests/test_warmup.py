@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from neocpu.core.cores import is_running
 from neocpu.kernels.compile import cache as kernel_cache
 from neocpu.parallel.sharding.plan import place
 from neocpu.parallel.transport import comm as comm_file
@@ -82,13 +83,32 @@ def test_the_second_process_compiles_its_half() -> None:
         "dense_optimizer": "sgd",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "neocpu.train.before.companion", json.dumps(facts)],
+        [sys.executable, "-m", companion.MODULE, json.dumps(facts), str(os.getpid())],
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout) <= {"."}  # one for each kernel that it compiled
+
+
+def test_the_second_process_ends_with_the_first() -> None:
+    program = (
+        "import sys, time; from neocpu.train.before.companion import companion;"
+        "from neocpu.train.config.config import load;"
+        "held = companion(load(sys.argv[1]));"
+        "print(held.__enter__()._process.pid, flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", program, str(CONFIG)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        second = int(first.stdout.readline())
+        time.sleep(1.0)  # it imports NumPy, or more
+        first.kill()
+    end = time.monotonic() + 5.0
+    while is_running(second):
+        assert time.monotonic() < end, "it compiles for nobody"
+        time.sleep(0.05)
 
 
 def warm_up(installation: Path, cache: Path) -> tuple[int, int, list[str]]:

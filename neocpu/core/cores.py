@@ -8,8 +8,11 @@ Containers, schedulers and services limit time and memory by Linux's control gro
 2; the group of the process counts, and all groups above it.
 """
 
+import ctypes
 import os
+import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +20,7 @@ from pathlib import Path
 __all__ = [
     "available",
     "core_quota",
+    "end_with_parent",
     "host_key",
     "is_running",
     "memory_kills",
@@ -35,6 +39,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 NO_LIMIT = float("inf")
 # a limit of version 1 above this is none
 MOST_BYTES = 1 << 60
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def available() -> set[int]:
@@ -93,6 +98,12 @@ def private_bytes() -> int:
     """Bytes of memory that this process alone holds; 0 where the system does not tell."""
     lines = _read(Path("/proc/self/smaps_rollup")).splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def end_with_parent() -> None:
+    """From now on this process is killed when the thread that started it ends; Linux alone can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def is_running(process: int) -> bool:

@@ -5,7 +5,6 @@ Ranks that are killed say nothing, and what the launcher then prints are its own
 back, passes signals on, and returns an `Ending`. If this process is killed, so is mpiexec.
 """
 
-import ctypes
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self
 
-from neocpu.core.cores import host_key, memory_kills
+from neocpu.core.cores import end_with_parent, host_key, memory_kills
 from neocpu.parallel.transport.abort import Handler
 from neocpu.parallel.watch.ends import Ends
 from neocpu.parallel.watch.watchdog import ERROR
@@ -35,7 +34,6 @@ STOPS = [
 # seconds that a launcher has to end once ranks said that the run stands still: it waits for ever
 # for a host that it cannot reach
 GRACE = 5.0
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 RULE = re.compile(r"[=-]{60,}$")
 # lines of MPICH, Intel MPI, Hydra
@@ -71,6 +69,8 @@ SEEN = re.compile(
 LOST = re.compile(
     r"assert \(!closed\) failed|lost communication|daemon|Launch proxy failed", re.DOTALL
 )
+# what ranks say of how they ended
+SAID = re.compile(r"neocpu: (error: |stopped by |interrupted)")
 # of a host whose link went away while MPICH started ranks there
 UNREACHED = re.compile(r'unable to connect from "(?P<host>[^"]+)" to')
 
@@ -84,8 +84,8 @@ class Ending:
     host, or what the launcher had running there, is gone. first : rank, host and process of the
     rank of this host that ended before all others. stalled : ranks ended themselves, since
     the run stood still. starved : the system killed a process, as a limit on this one's control
-    groups left no memory. stopped : how often this process was asked to end it. talk : the
-    launcher's lines.
+    groups left no memory. stopped : how often this process was asked to end it. said : ranks told
+    how they ended. talk : the launcher's lines.
     """
 
     status: int = 0
@@ -98,6 +98,7 @@ class Ending:
     stalled: bool = False
     starved: bool = False
     stopped: int = 0
+    said: bool = False
     talk: list[str] = field(default_factory=list)
 
     def read(self) -> None:
@@ -247,7 +248,7 @@ def supervise(
         # a group of its own: a terminal's Ctrl-C reaches it once, through this process; MPICH's
         # takes a second one within moments as the wish to end at once
         process_group=0,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509  (no thread runs here yet)
+        preexec_fn=end_with_parent,  # noqa: PLW1509  (no thread runs here yet)
     )
     kills = memory_kills()
     stops.pass_to(mpiexec)
@@ -275,12 +276,6 @@ def supervise(
     if not ending.explained:
         _write(sys.stderr, "".join(ending.talk))
     return ending
-
-
-def _end_with_parent() -> None:
-    """In the child: be killed when the parent is, which nobody can forget to do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _look_for_first(record: Path, ending: Ending, mpiexec: "subprocess.Popen[bytes]") -> None:
@@ -311,6 +306,7 @@ def _relay(
     with stream:
         for data in stream:
             line = data.decode(errors="replace")
+            ending.said |= SAID.match(line) is not None
             if line.startswith(ERROR + STALLED):
                 if ending.stalled:  # a rank of every host says so, each by its own clock
                     continue

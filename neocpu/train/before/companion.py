@@ -18,11 +18,12 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from neocpu.core.cores import available
+from neocpu.core.cores import available, end_with_parent
 from neocpu.core.types import JsonObject
 from neocpu.kernels.compile.cache import QUIET, activity, cannot_write
 from neocpu.train.config.config import Config
 
+MODULE = "neocpu.train.before.companion"
 BATCH = 4
 DIM = 8
 ROWS = 40
@@ -68,7 +69,7 @@ def companion(config: Config) -> Iterator[Companion]:
         "dense_optimizer": config.optimizer.dense.name,
     }
     with subprocess.Popen(
-        [sys.executable, "-m", "neocpu.train.before.companion", json.dumps(facts)],
+        [sys.executable, "-m", MODULE, json.dumps(facts), str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -147,6 +148,10 @@ def count_compiled() -> None:
 if __name__ == "__main__":
     from neocpu.ingest.loader import warm_up_reading
 
+    # nobody waits for it any more once the first process is killed
+    end_with_parent()
+    if os.getppid() != int(sys.argv[2]):
+        sys.exit()
     gc.disable()  # as in `warmup.py`
     activity.on_compile = count_compiled
     compile_rows()

@@ -60,6 +60,8 @@ class Survivor:
             ending = self.start(resume)
             losses = self.pool.losses()
             reason = self._reason(ending, look=bool(left))
+            if ending.wanted and ending.status and not ending.said:
+                return self._stop()  # ranks that have just been started die of a signal
             if not reason or ending.wanted:
                 return ending.status
             newest = _newest(self.out)
@@ -75,7 +77,7 @@ class Survivor:
             if not self.stops.count:
                 self.pool.look()
             if self.stops.count:
-                return self._stop(newest)
+                return self._stop()
             if shortage := self.pool.shortage():
                 return self._give_up(ending, shortage, newest)
             if self.pool.losses() != losses:
@@ -89,11 +91,11 @@ class Survivor:
         self.tell(f"neocpu: error: {reason}; {_from_where(newest)}; go on with: {self.again}")
         return STATUS if ending.stalled else ending.status
 
-    def _stop(self, newest: Path | None) -> int:
-        """Say that a signal ended the run between two lives; its exit status."""
+    def _stop(self) -> int:
+        """Say that a signal ended the run where no rank could; its exit status."""
         self.tell(
-            f"neocpu: error: stopped by signal {self.stops.number} before the run went on; "
-            f"{_from_where(newest)}; go on with: {self.again}"
+            f"neocpu: stopped by signal {self.stops.number}; {_from_where(_newest(self.out))}; go "
+            f"on with: {self.again}"
         )
         return 128 + self.stops.number
 
