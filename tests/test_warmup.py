@@ -92,7 +92,7 @@ def test_the_second_process_compiles_its_half() -> None:
     assert set(done.stdout) <= {"."}  # one for each kernel that it compiled
 
 
-def test_the_second_process_ends_with_the_first() -> None:
+def test_the_second_process_ends_with_the_first(tmp_path: Path) -> None:
     program = (
         "import sys, time; from neocpu.train.before.companion import companion;"
         "from neocpu.train.config.config import load;"
@@ -100,7 +100,8 @@ def test_the_second_process_ends_with_the_first() -> None:
         "print(held.__enter__()._process.pid, flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", program, str(CONFIG)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+    environment = os.environ | {"NEOCPU_CACHE_DIR": str(tmp_path)}  # it has all to compile
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as first:
         assert first.stdout is not None
         second = int(first.stdout.readline())
         time.sleep(1.0)  # it imports NumPy, or more
