@@ -7,7 +7,7 @@ import json
 import lzma
 import pickle
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from neocpu.ingest.dataset.raw import RawLog, index_of
 from neocpu.ingest.formats.files import columnar
 from neocpu.ingest.formats.files.folders import log_files
 from neocpu.ingest.formats.files.kinds import kind_of
+from neocpu.ingest.formats.files.streams import byte_stream
 from neocpu.ingest.formats.readers import text_blocks
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import open_source
@@ -539,3 +540,25 @@ def test_rows_of_any_place_are_those_of_the_frame(kind, tmp_path, monkeypatch):
     for first, last in ((3000, 3001), (4999, 5000)):  # those that were read last are kept
         kept = rows.frame[first - 3000 : last - 3000]
         assert file.rows_between({"a": "y"}, first, last).frame.equals(kept)
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, gzip.compress])
+def test_what_is_damaged_behind_a_sound_member_is_told(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "log"
+    rows = bytes(np.random.default_rng(1).integers(48, 58, 300_000, np.uint8))
+    more = pack(b"more\n")
+
+    def text(packed: bytes) -> bytes:
+        path.write_bytes(packed)
+        with byte_stream(path) as stream:
+            return b"".join(iter(lambda: stream.read(1 << 15), b""))
+
+    assert text(pack(rows) + more + bytes(8)) == rows + b"more\n"
+    assert text(pack(b"") + more) == b"more\n"
+    for tail in (b"garbage", more[:-9], more[:12] + b"?" + more[13:]):
+        with pytest.raises(DataError, match="truncated or damaged"):
+            text(pack(rows) + tail)
+    with pytest.raises(DataError, match="truncated or damaged"):
+        text(pack(rows)[:-20])

@@ -33,6 +33,7 @@ BROKEN = (
     *(zlib.error, lzma.LZMAError, zipfile.BadZipFile),
 )
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
+PIECE = 1 << 16  # bytes of a compressed file that are read at a time
 ZSTD_BLOCK = 1 << 17  # bytes of text in a block of zstd
 ZSTD_BLOCKS = 4096  # at the start of a file, from which its ratio is taken
 UTF8_MARK = b"\xef\xbb\xbf"
@@ -99,12 +100,52 @@ def _opened(path: Path, raw: BinaryIO, kind: str) -> Readable:
     if kind == "gzip":
         return gzip.GzipFile(fileobj=raw)
     if kind == "bzip2":
-        return bz2.BZ2File(raw)
+        return _Members(raw, bz2.BZ2Decompressor)
     if kind == "xz":
-        return lzma.LZMAFile(raw)
+        return _Members(raw, lzma.LZMADecompressor)
     if kind == "zstd":
         return _ZstdText(path)
     return _zipped(path, raw) if kind == "zip" else raw
+
+
+class _Members:
+    """The text of a bzip2 or xz file of one member or several, with zeros behind them or not.
+
+    Python's own readers pass over what is damaged behind the first member: rows would be missing.
+    """
+
+    def __init__(
+        self, raw: BinaryIO, begin: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
+    ) -> None:
+        self._raw = raw
+        self._begin = begin
+        self._member: bz2.BZ2Decompressor | lzma.LZMADecompressor | None = None
+        self._packed = b""  # read, and not decompressed yet
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most so many."""
+        text = b""
+        while not text:
+            if self._member is None:
+                if not (packed := self._packed or self._raw.read(PIECE)):
+                    return b""
+                self._packed = packed.lstrip(b"\0")
+                if not self._packed:
+                    continue
+                self._member = self._begin()
+            if self._member.needs_input and not self._packed:
+                self._packed = self._raw.read(PIECE)
+                if not self._packed:
+                    raise EOFError("it ends within a member")
+            text = self._member.decompress(self._packed, size)
+            self._packed = b""
+            if self._member.eof:
+                self._packed = self._member.unused_data
+                self._member = None
+        return text
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 def zip_members(archive: zipfile.ZipFile) -> list[str]:
