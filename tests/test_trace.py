@@ -169,7 +169,7 @@ def test_a_stopped_run_leaves_its_trace(tmp_path: Path, monkeypatch: pytest.Monk
         def __enter__(self) -> Self:
             return self
 
-        def start(self) -> None:
+        def start(self, heed: object) -> None:
             pass
 
         def __exit__(self, *error: object) -> None:
