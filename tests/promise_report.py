@@ -84,30 +84,27 @@ routes, memories, pipelines, what travels once, checkpoints; stopped, begun else
 within milliseconds after a step, then resumed. All ways of a config have one digest and one metric;
 what a plan cannot do is refused alike on all ranks, and not counted.
 
-Seen on 2026-11-28: 143 ways of 13 configs, 35 of them on 1 to 4 ranks and the others on one
-(seeds 1, 2, 3, 201 and 1006 to 1017; a loaded machine allowed no more): one digest for each.
+Most of a way's time is the start of its processes, and kernels to be compiled, so the configs of
+several seeds share their processes. With `--threads` ranks are threads of one process, in which a
+kill is a stop; with `--folder FOLDER` a run that was cut off goes on. Configs of seeds from 4000 on
+come in fours that share a rule and three formats of rows, and so their kernels: the first of four
+has precision, where its model takes one, the second is online, and fourteen fours have all fourteen
+rules.
 
-Since then ways have parity of rows, a mirror and more readers; the eleven seeds of the tests, six
-ways each but for those that are refused, have one digest each, and so have 234 ways of eight
-configs on 1 to 4 ranks (seeds 2000 to 2009). Two seeds more found what is mended now: towers of a
-model with a linear term, and a compile that took longer than its ranks waited.
+Seen on 2026-11-28 and 29, on two cores beside other work: 2,249 ways of some 110 configs on 1 to 4
+ranks, one digest for each config. In 753 of them ranks are processes, and kills are kills (seeds 1
+to 3, 201, 1006 to 1017, 2000 to 2009, 3000 to 3014, and 175 ways of seven seeds from 4028 to 4070);
+in the others, of seeds from 4000 on, they are threads. The largest part are 1,294 ways of 58
+configs (4012 to 4072), which took 85 minutes: 16 of these are online and two begin from a run of
+the day before; they have every format of rows from int4 to fp32, seven kinds of tables, nine
+interactions, all rules but one (which 4004 to 4007 have), Shampoo in 19 and precision in 11; 606
+ways had readers, 402 a mirror, 204 parity, 392 were stopped and resumed, 196 begun elsewhere. 105
+more were refused, on all ranks alike, and are not counted.
 
-The configs of several seeds now share their processes, and one that ends them costs itself alone.
-On 2026-11-29, on two cores that seven other jobs took, 140 ways of 14 configs (seeds 3000 to 3014;
-online and next-day runs, Shampoo, Muon, five kinds of tables and formats from int4 to fp32 among
-them, precision and readers of online runs not) had one digest each. They showed readers whose ends
-left words of Python's on the screen, which is mended. With the ways of the days before they are
-some 580, of 2,000 that were aimed at.
-
-Most of a way's time was the start of its processes, and kernels to be compiled. With `--threads`
-ranks are threads of one process, in which a kill is a stop; with `--folder FOLDER` a run that was
-cut off goes on. Configs of seeds from 4000 on come in fours that share a rule and three formats of
-rows, and so their kernels: the first of four has precision, where its model takes one, the second
-is online, and fourteen fours have all fourteen rules. On 2026-11-29, at load averages of 9 to 13,
-22 ways of seed 4000 (without precision) and eight of the online 4001, five of them with readers,
-had one digest each on one to four ranks, all as threads; with warm kernels a way took 2 s of a
-core. Later that day 172 ways of eight configs (4004 to 4007, 4060 to 4063), as threads of a machine
-that three jobs shared, had one digest each as well. With those before they are some 780 of 2,000.
+What ways have shown is mended: towers of a model with a linear term, a compile that took longer
+than its ranks waited, readers whose ends left words of Python's on the screen. Shampoo's Newton
+roots of blocks of four columns took some ways a minute and more: drawn configs have larger blocks
+now.
 
 ## On ARM
 
