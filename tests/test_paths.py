@@ -65,6 +65,20 @@ def test_paths_in_a_file_are_relative_to_it(folders: Path) -> None:
     assert paths_of(configs.loads(TEXT))["vocabulary"] == "words.h5"
 
 
+def test_the_users_own_folder_is_written_as_in_shells(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    text = TEXT.replace('"rows"', '"~/rows"').replace('"../logs/a.tsv"', '"~/a.tsv", "~x/b.tsv"')
+    (folders / "models" / "my.toml").write_text(text)
+    config = configs.load("models/my.toml", ["checkpoint.mirror=~/copies"])
+    assert config.data.train == ("/home/me/a.tsv", "models/~x/b.tsv", "/far/b.tsv")
+    assert config.checkpoint.mirror == "/home/me/copies"
+    assert 'checkpoint.mirror="/home/me/copies"' in config.absolute
+    (folders / "elsewhere" / "my.toml").write_text(moved(text, "models", "elsewhere"))
+    assert configs.load("elsewhere/my.toml").memory.folder == "/home/me/rows"
+
+
 def test_what_is_stored_means_the_same_files_anywhere(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

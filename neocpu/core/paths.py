@@ -3,7 +3,7 @@
 Paths of `--set` and of command lines are relative to the current folder, as in any program. A
 config from text alone (`config.loads` without a folder, a checkpoint of an older version) has no
 file, so its paths are relative to the current folder too. Logs that come with the package are found
-by name.
+by name, and `~/` is the user's own folder, as shells have it.
 """
 
 import os
@@ -30,6 +30,7 @@ INPUTS = (
 )
 OUTPUTS = ("memory.folder", "checkpoint.mirror")
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/{1,3}(?=[^/])")
+HOME = "~/"
 WITHOUT_HOST = ("file", "hdfs")  # in whose addresses one may be left out: hdfs:///logs
 PATH_KEYS = (*INPUTS, *OUTPUTS)
 SECTIONS = {key.partition(".")[0] for key in PATH_KEYS}
@@ -76,7 +77,7 @@ def place_paths(tree: Tree, folder: str | Path) -> list[PlacedPath]:
 
     def place(key: str, written: str) -> str:
         path = beside(folder, written)
-        if os.path.isabs(written) or is_address(written):
+        if os.path.isabs(written) or is_address(written) or written.startswith(HOME):
             return written
         # a file beside the config wins over a log of the package with the same name
         if key in LOGS and not os.path.exists(path) and (log := log_file(written)):
@@ -88,9 +89,15 @@ def place_paths(tree: Tree, folder: str | Path) -> list[PlacedPath]:
     return placed
 
 
-def place_logs(tree: Tree) -> None:
-    """Replace names of small logs that come with the package by their paths."""
-    _change(tree, lambda key, path: log_path(path) if key in LOGS else path)
+def place_names(tree: Tree) -> None:
+    """Replace `~/`, and names of small logs that come with the package, by what they stand for."""
+
+    def place(key: str, path: str) -> str:
+        if path.startswith(HOME):
+            return os.path.expanduser(path)
+        return log_path(path) if key in LOGS else path
+
+    _change(tree, place)
 
 
 def refuse_misplaced(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
+from neocpu.core.paths import absolute_paths, place_names, place_paths, refuse_misplaced
 from neocpu.core.presets import MODELS, model_path, path_of
 from neocpu.core.records import Limits, Reader, apply_override, toml_tree
 from neocpu.core.types import Tree
@@ -253,7 +253,7 @@ def loads(
     # paths of overrides are relative to the current folder, so they come after `place_paths`
     set_by = {apply_override(tree, override): override for override in overrides}
     refuse_misplaced(placed, source, folder, tuple(set_by))
-    place_logs(tree)
+    place_names(tree)
     # before records fill in their defaults: then nobody knows what was named
     chosen = defaults.unnamed(tree, begun)
     defaults.fill(tree, chosen)
