@@ -27,6 +27,7 @@ from neocpu.ingest.formats.files import columnar
 from neocpu.ingest.formats.files.folders import log_files
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.files.streams import byte_stream
+from neocpu.ingest.formats.files.unpacked import unpacked
 from neocpu.ingest.formats.readers import text_blocks
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import open_source
@@ -562,3 +563,13 @@ def test_what_is_damaged_behind_a_sound_member_is_told(
             text(pack(rows) + tail)
     with pytest.raises(DataError, match="truncated or damaged"):
         text(pack(rows)[:-20])
+
+
+def test_a_packed_log_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log.bz2"
+    log.write_bytes(bz2.compress(b"y,c\n1,a\n"))
+    copy = unpacked(log, "")
+    assert copy.read_bytes() == b"y,c\n1,a\n"
+    # gone for whoever would read it again
+    monkeypatch.setattr("neocpu.ingest.formats.files.unpacked.byte_stream", None)
+    assert unpacked(log, "") == copy
