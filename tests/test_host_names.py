@@ -112,7 +112,7 @@ def test_words_of_each_mpi(version: str, tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_port_that_is_taken_for_ranks_does_not_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hosts, "memory_limit", lambda: 1 << 30)
+    monkeypatch.setattr(hosts, "usable_memory", lambda: 1 << 30)
     local = [HostRanks("me@localhost", 22)]
     mpiexec_command(21, [], [HostRanks("localhost", 21)])
     mpiexec_command(100, [], [HostRanks("elsewhere", 100)])

@@ -22,12 +22,14 @@ __all__ = [
     "core_quota",
     "end_with_parent",
     "host_key",
+    "host_memory",
     "is_running",
     "memory_kills",
     "memory_left",
     "memory_limit",
     "private_bytes",
     "roam",
+    "usable_memory",
 ]
 
 # at import, before any thread is bound to a core of its own
@@ -76,6 +78,16 @@ def memory_left() -> float:
     # the page cache counts as used, but gives way when memory is asked for
     left = (max(limit - used + _reclaimable(group), 0) for limit, used, group in _memory_limits())
     return min(left, default=NO_LIMIT)
+
+
+def host_memory() -> int:
+    """Bytes of memory that this host has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def usable_memory() -> int:
+    """Bytes of memory of this host, or of its container."""
+    return int(min(host_memory(), memory_limit()))
 
 
 def memory_limit() -> float:

@@ -7,7 +7,6 @@ Hosts are named as other launchers name them, `a,b` or `a:2,b:4`, or by a file:
     # ...                           nothing
 """
 
-import os
 import re
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu.core.cores import memory_limit
+from neocpu.core.cores import usable_memory
 from neocpu.core.errors import ConfigError
 
 RANK_BYTES = 48 << 20  # of memory that a rank takes for itself, before it has any table
@@ -163,8 +162,7 @@ def check_room(ranks: int, hosts: Sequence[HostRanks]) -> None:
     own = {"localhost", "127.0.0.1", socket.gethostname()}
     here = sum(host.ranks for host in hosts if host.name.rpartition("@")[2] in own)
     here = here if hosts else ranks
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    most = int(min(physical, memory_limit()) / RANK_BYTES)
+    most = usable_memory() // RANK_BYTES
     hint = "ask for fewer; in --hosts, HOST:8 are eight ranks there, and 8 is no port"
     if here > most:
         raise ConfigError(

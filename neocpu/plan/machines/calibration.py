@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from neocpu import __version__
-from neocpu.core.cores import available, memory_limit
+from neocpu.core.cores import available, usable_memory
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport.hosts import HostRanks
 from neocpu.parallel.transport.launch import core_quota, find_mpiexec, launched, mpiexec_command
@@ -86,7 +86,7 @@ def calibrate(
         )
     jobs = run_jobs(effort, (1, *ranks, *each), folder, tell)
     disk = shutil.disk_usage(folder).free
-    machine = assemble(jobs, _memory(), disk, _cores())
+    machine = assemble(jobs, usable_memory(), disk, _cores())
     if hosts:
         total = sum(host.ranks for host in hosts)
         links = _job(total, "full", folder, LIMIT, tell, hosts=hosts)  # seconds, and noisy ones
@@ -346,12 +346,6 @@ def _text(machine: Machine, jobs: Sequence[Measured], hosts: Sequence[HostRanks]
 def _cores() -> int:
     """Cores that ranks may use, at most what the container's share of time amounts to."""
     return max(1, int(min(len(available()), core_quota())))
-
-
-def _memory() -> int:
-    """Bytes of memory of this host, or of its container."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(min(memory, memory_limit()))
 
 
 def cpu_name() -> str:

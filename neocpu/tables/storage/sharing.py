@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from neocpu.core.cores import host_memory
 from neocpu.core.errors import StorageError
 from neocpu.tables.storage.lock import fcntl
 from neocpu.tables.storage.row_tools import remove
@@ -107,7 +108,7 @@ class Ticket:
         used = sum(rows.stat().st_size for _, rows in others if rows.exists())
         rooms = (
             ("ssd", "the disk of " + str(folder), shutil.disk_usage(folder).free + used, "disk"),
-            ("ddr", "this host's memory", _memory(), "memory"),
+            ("ddr", "this host's memory", host_memory(), "memory"),
         )
         for key, what, room, name in rooms:
             reserved = sum(getattr(claim, name) for claim, _ in others)
@@ -144,8 +145,3 @@ def _is_free(handle: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _memory() -> int:
-    """Bytes of the host's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -7,13 +7,12 @@ has the rows that were touched.
 """
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from neocpu.core.cores import memory_left
+from neocpu.core.cores import host_memory, memory_left
 from neocpu.core.errors import TrainingError
 from neocpu.core.types import Tell
 from neocpu.parallel.sharding.plan import Plan
@@ -64,7 +63,7 @@ def _free_memory() -> int:
                     return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return host_memory()
 
 
 def table_needs(
