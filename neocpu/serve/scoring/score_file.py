@@ -76,13 +76,15 @@ class ScoreFile:
     def _lines(self, predictions: F32, faults: Mapping[int, str]) -> Iterator[str]:
         """Lines of CSV."""
         end = ",\n" if self._reasons else "\n"
-        for row, value in enumerate(map(str, self._named(predictions))):
+        named = self._named(predictions)
+        texts = named.dtype.kind == "U"
+        for row, value in enumerate(named):
             if row in faults:
-                reason = faults[row].replace('"', '""')
-                yield f'{self.rows + row},,"{reason}"\n'
+                yield f"{self.rows + row},,{_quoted(faults[row])}\n"
             else:
-                quoted = '"' + value.replace('"', '""') + '"' if SPECIAL & {*value} else value
-                yield f"{self.rows + row},{quoted}{end}"
+                # of numbers no character has to be looked at
+                shown = _quoted(value) if texts and SPECIAL & {*value} else value
+                yield f"{self.rows + row},{shown!s}{end}"
 
     def finish(self) -> None:
         """Give the file its name. Raises DataError unless each prediction has its key row."""
@@ -132,3 +134,8 @@ class ScoreFile:
             yield
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error
+
+
+def _quoted(text: str) -> str:
+    """A text as CSV has it where it may have commas, quotes or ends of lines."""
+    return '"' + text.replace('"', '""') + '"'
