@@ -47,14 +47,14 @@ class Dataset:
     the labels of a table, of which `label` chooses one ("": the first); more_labels : those of the
     names `more` that all files have, which `take` gives besides. schema : the tree of the table's
     schema, or None. fingerprint : of the samples, where another host told it that has the files.
-    source : what messages call it, the logs of which the files are copies ("": the files).
+    sources : the logs of which the files are copies, as messages name them; (): the files.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
     """
 
     fingerprint = ""
-    source = ""
+    sources: Sequence[str] = ()
 
     def __init__(
         self, paths: str | Path | Sequence[str | Path], label: str = "", more: Sequence[str] = ()
@@ -103,7 +103,7 @@ class Dataset:
     @property
     def name(self) -> str:
         """What messages call it: the logs that it was made of, where known, else its files."""
-        return self.source or listed([*map(str, self.paths)], SHOWN)
+        return listed(self.sources or [*map(str, self.paths)], SHOWN)
 
     def part(self, first: int, last: int) -> "Dataset":
         """Samples [first, last) as a dataset: the same files, numbered from 0.

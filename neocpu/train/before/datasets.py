@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.core.errors import ConfigError, DataError, NeocpuError, listed
+from neocpu.core.errors import ConfigError, DataError, NeocpuError
 from neocpu.core.types import Elements, Tell
 from neocpu.ingest.dataset.copies import ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
@@ -36,7 +36,6 @@ from neocpu.train.config.config import Config
 from neocpu.train.state.identity import describe, refuse_different
 
 SPLITS = ("train", "valid", "test")
-SHOWN = 3  # files in a message
 
 
 class Splits:
@@ -253,7 +252,7 @@ def open_paths(
     comm.agree(error)
     refuse_different(comm, datasets)
     for name in sources:
-        datasets[name].source = listed(sources[name], SHOWN)
+        datasets[name].sources = sources[name]
         tell_of(name, datasets[name], sources[name], tell)
     return Splits(config, comm, _parts(config, datasets))
 
