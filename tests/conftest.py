@@ -41,6 +41,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.Grou
     return workers.GroupScheduling(config, log)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes name no test: what gzip packs holds the second, and workers must collect alike."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """What workers of xdist have from the process that starts them."""
     gc.set_threshold(50_000)  # while modules are imported, hardly anything is garbage
