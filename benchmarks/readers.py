@@ -1,7 +1,7 @@
 """How fast do readers turn raw logs into batches, and does memory stay as it is in a long stream?
 
     python -m benchmarks.readers              samples a second of readers, and of other programs
-    python -m benchmarks.readers --stream 120     seconds of a stream of Criteo's form, from a pipe
+    python -m benchmarks.readers --stream 1e8     samples of Criteo's form, from a pipe
                                                   through 2 readers into 2 trainers
     python -m benchmarks.readers --carriers       what TCP costs between processes of one host, and
                                                   what pages of memory that they share would
@@ -232,52 +232,44 @@ def memory_of(group: int) -> dict[str, int]:
     return found
 
 
-def stream(seconds: float, readers: int, ranks: int) -> None:
-    """Train on a stream from a pipe for so long; print the throughput, and memory over time."""
-    chunks = [drawn_lines(4000, seed) for seed in range(16)]
+def stream(samples: int, batch: int, readers: int, ranks: int) -> None:
+    """Train on rows that are written into a pipe; print the throughput, and memory over time."""
+    lines = 4000  # of a piece of the stream
+    pieces = [drawn_lines(lines, seed) for seed in range(16)]
     with tempfile.TemporaryDirectory() as folder:
         # MPICH's launcher would hand stdin on faster than it is read
         pipe = Path(folder) / "rows"
         os.mkfifo(pipe)
         keys = [f"data.train={pipe}", "data.shuffle=false", "data.valid=[]", "data.test=[]"]
-        keys += ["training.batch_size=2048", "training.epochs=1", "training.steps=100000000"]
-        words = [
-            "-m",
-            "neocpu",
-            "train",
-            "tiny",
-            "--readers",
-            str(readers),
-            "--out",
-            f"{folder}/run",
-        ]
-        words += [word for key in keys for word in ("--set", key)]
-        command, environment = mpiexec_command(ranks, words)
+        keys += [f"training.batch_size={batch}", "training.epochs=1", "training.steps=100000000"]
+        settings = [word for key in keys for word in ("--set", key)]
+        words = ["-m", "neocpu", "train", "tiny", "--readers", str(readers)]
+        command, environment = mpiexec_command(ranks, [*words, "--out", f"{folder}/run", *settings])
         job = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
         ended = threading.Event()
-        looks = []
+        looks: list[dict[str, int]] = []
 
         def look() -> None:
             while not ended.wait(5):
-                looks.append((time.monotonic(), memory_of(job.pid)))
+                looks.append(memory_of(job.pid))
 
         watch = threading.Thread(target=look)
         watch.start()
-        until = time.monotonic() + seconds
         with suppress(BrokenPipeError), open(pipe, "wb") as rows:
-            for chunk in itertools.cycle(chunks):
-                rows.write(chunk)
-                if time.monotonic() > until:
-                    break
+            for piece in itertools.islice(itertools.cycle(pieces), samples // lines):
+                rows.write(piece)
         job.wait()
         ended.set()
         watch.join()
         summary = json.loads((Path(folder) / "run" / "run.json").read_text())
     print(f"{summary['samples']:,} samples, {summary['samples_per_second']:,.0f} samples/s")
     print(json.dumps(summary["readers"], indent=1))
-    for process in sorted({name for _, sizes in looks for name in sizes}):
-        over_time = [sizes[process] // 1024 for _, sizes in looks if process in sizes]
-        print(f"{process}: MiB every 5 s {over_time}")
+    settled = looks[12:]  # the first minute compiles
+    for process in sorted({name for sizes in settled for name in sizes}):
+        sizes_then = [sizes[process] // 1024 for sizes in settled if process in sizes]
+        quarters = np.array_split(sizes_then, 4)
+        medians = [int(np.median(quarter)) for quarter in quarters if len(quarter)]
+        print(f"{process}: MiB, medians of the quarters behind the first minute {medians}")
 
 
 def main() -> None:
@@ -287,13 +279,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each other program, at most")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--torch", default=sys.executable, help="a Python that has torch")
-    parser.add_argument("--stream", type=float, default=0.0)
+    parser.add_argument("--stream", type=float, default=0.0, help="samples")
+    parser.add_argument("--batch", type=int, default=2048, help="of the stream")
     parser.add_argument("--carriers", action="store_true")
     arguments = parser.parse_args()
     if arguments.carriers:
         carriers()
     elif arguments.stream:
-        stream(arguments.stream, 2, 2)
+        stream(int(arguments.stream), arguments.batch, 2, 2)
     else:
         compare(arguments.rows, arguments.seconds, arguments.rounds, arguments.torch)
 

@@ -17,9 +17,11 @@ import numpy as np
 import polars as pl
 import pytest
 import small_run
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neocpu.cli.plan import plan
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
@@ -684,11 +686,33 @@ def test_a_dry_run_says_how_many_are_needed(tmp_path, monkeypatch):
     config = config_of(write(tmp_path, "csv"), "readers.count=1")
     text = rates.readers_line(config, 0.0)
     assert re.match(r"readers: one parses about .* samples/s here \(\d,\d{3} rows measured", text)
-    assert text.endswith("how many a run needs is known once its steps are")
+    assert text.endswith("how many a run needs follows from its steps: `neocpu plan --machine`")
     monkeypatch.setattr(rates, "reader_rate", lambda config: rates.ReaderRate(1000.0, 10))
     # 512 samples a step; shuffled, each is parsed twice
     assert rates.readers_line(config, 0.256).endswith(": 4 readers keep up")
     assert rates.readers_line(config, 512).endswith(": 1 reader keeps up")
+
+
+@pytest.mark.parametrize("kind", ["csv", "gzip", "parquet"])
+def test_files_that_were_read_keep_nothing_open(tmp_path, kind):
+    """A stream has thousands of them; each would keep its parser, or a whole decompressor."""
+    log = raw_log([write(tmp_path, kind, 100, seed) for seed in range(9)], kind)
+    dataset = log.open()
+    for first in range(0, 900, 50):
+        dataset.take(np.arange(first, first + 50))
+        keep = [file for file in dataset._files if file._source is not None or file._kept]
+        assert keep == [dataset._files[first // 100]]
+
+
+def test_a_plan_for_a_machine_says_how_many_are_needed(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "reader_rate", lambda config: rates.ReaderRate(1e6, 10))
+    words = ["tiny", "--set", "readers.count=1"]
+    done = CliRunner().invoke(plan, [*words, "--machine", "zionex"])
+    assert done.exit_code == 0, done.output
+    line = next(line for line in done.output.splitlines() if line.startswith("readers: "))
+    assert re.search(r"steps take [\d.]+ [kM] samples/s: \d+ readers? keeps? up$", line)
+    # without a machine nobody knows how long a step takes
+    assert "`neocpu plan --machine`" in CliRunner().invoke(plan, words).output
 
 
 def test_a_split_that_cuts_windows_is_refused():

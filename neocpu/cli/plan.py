@@ -86,7 +86,8 @@ def plan(
     With --machine: how long a step would take on it, what bounds it, why each table is kept as it
     is, and what would change that. Train data that is not converted yet is not looked at: planners
     then count one lookup per sample and feature, or work.pooling. Keys of the step are those of
-    `neocpu simulate`: wires.*, work.*.
+    `neocpu simulate`: wires.*, work.*. With readers.count the train data are parsed for a moment,
+    to say how many readers keep up with the steps.
     """
     files = (config, from_torchrec, options.present, *options.beside)
     sources = [path for path in files if path]
@@ -152,6 +153,10 @@ def print_plan(
     if memory.demands or not memory.plain:
         policy = POLICIES[memory.policy].text(settings.memory)
         lines += ["", *placement_lines(sharding, memory, state), policy]
+    if settings.readers.count and not capacity:
+        from neocpu.train.before.reader_rate import readers_line  # and parsers
+
+        lines.append(readers_line(settings, 0.0))
     for line in lines:
         click.echo(line)
     return sharding, memory.placements

@@ -110,6 +110,10 @@ def print_machine_plan(
     for number, name in enumerate(options.explain):
         for line in ["", *explainer.table(name)][number == 0 :]:
             click.echo(line)
+    if settings.readers.count and not options.explain:
+        from neocpu.train.before.reader_rate import readers_line  # and parsers
+
+        click.echo(readers_line(settings, answer.seconds))
     if present:
         click.echo(moved_line(question, present, answer))
     if options.svg:

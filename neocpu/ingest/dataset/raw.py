@@ -83,35 +83,38 @@ def _parsed(block: RowBlock, source: Source, faults: Faults, path: Path, before:
 class CountedFile:
     """One log whose rows were counted; `label` and `more` choose of its labels as in a `Dataset`.
 
-    Attributes: samples, its rows without a fault. attributes, dense_columns, of the dataset that it
-    would be converted to.
+    Attribute: samples, its rows without a fault.
     """
 
     def __init__(self, index: FileIndex, schema: Schema, on_error: str, label: str) -> None:
         self.path = Path(index.path)
         self.index = index
         self.samples = sum(index.rows)
-        self.attributes = attributes_of(schema)
-        self.dense_columns = tuple(field.name for field in schema.dense)
         self._schema = schema
         self._on_error = on_error
         self._label = label
         self._first_rows = np.cumsum([0, *index.rows], dtype=np.int64)
         self._first_lines = np.cumsum([0, *index.lines], dtype=np.int64)
         self._kept: dict[int, Parsed] = {}
-        self._fresh = False  # was something taken since `rest`?
         self._source: Source | None = None
         self._next = 0  # block that `_source` reads next
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of the dataset that it would be converted to."""
+        return attributes_of(self._schema)
+
+    @property
+    def dense_columns(self) -> tuple[str, ...]:
+        """Names of the columns of dense values."""
+        return tuple(field.name for field in self._schema.dense)
 
     def close(self) -> None:
         """Nothing stays open that matters; the blocks read last are forgotten."""
         self._kept.clear()
-
-    def rest(self) -> None:
-        """Other samples are taken: where none are of this file, forget its blocks."""
-        if not self._fresh:
-            self._kept.clear()
-        self._fresh = False
+        # but for the place in a file that has to be read from its start
+        if self.index.direct or self._next == len(self.index.rows):
+            self._source = None
 
     def take(self, samples: Ints, names: Sequence[str]) -> Samples:
         """Gather samples i64[n > 0], in any order, with the bags of the features `names`.
@@ -125,7 +128,6 @@ class CountedFile:
         kept.update(self._read([block for block in wanted if block not in kept]))
         # the next samples are mostly of the same blocks, or of those behind them
         self._kept = kept
-        self._fresh = True
         rows = joined([kept[block] for block in wanted])
         starts = np.cumsum([0, *(len(kept[block].dense) for block in wanted)], dtype=np.int64)
         place = np.searchsorted(blocks, block_of)
@@ -226,6 +228,7 @@ class RawDataset(Dataset):
         self.invalid = [{} for _ in log.files]
         self.extreme = [{} for _ in log.files]
         self._files: list[Any] = []
+        self._last_taken: set[int] = set()  # files whose blocks are in memory
         self._first_samples = np.zeros(1, np.int64)
         self._first = 0
         self.rows = 0
@@ -251,9 +254,13 @@ class RawDataset(Dataset):
 
     def take(self, samples: Ints, features: Iterable[str] | None = None) -> Samples:
         """As of `Dataset`; further labels are those of `more_labels`."""
+        file_of = np.searchsorted(self._first_samples[1:], samples + self._first, side="right")
+        files = set(np.unique(file_of).tolist())
+        # of a stream there are thousands: only those that were taken from are asked
+        for number in self._last_taken - files:
+            self._files[number].close()
+        self._last_taken = files
         taken = super().take(samples, features)
-        for file in self._files:
-            file.rest()
         return Samples(
             taken.labels,
             taken.dense,

@@ -40,19 +40,21 @@ class Folder:
 
     def files(self) -> Iterator[Path]:
         """The files, in the order of their names. Raises DataError for one that comes too late."""
-        taken: list[Path] = []
+        taken: set[Path] = set()
+        last: Path | None = None
         newest = time.monotonic()
         while not self.stopped:
             # before the look: no file comes after it
             ended = bool(self.end) and (self.path / self.end).exists()
             new = [file for file in self._present() if file not in taken]
             for file in new:
-                if taken and file < taken[-1]:
+                if last is not None and file < last:
                     raise DataError(
-                        f"{file}: appeared behind {taken[-1].name}, which was taken before; files "
-                        "are read in the order of their names, so give new ones later names"
+                        f"{file}: appeared behind {last.name}, which was taken before; files are "
+                        "read in the order of their names, so give new ones later names"
                     )
-                taken.append(file)
+                taken.add(file)
+                last = file
                 yield file
                 newest = time.monotonic()
             if ended or (self.idle and time.monotonic() - newest > self.idle):

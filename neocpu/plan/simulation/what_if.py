@@ -123,7 +123,8 @@ def changes(overrides: Sequence[str]) -> WhatIf:
             result = replace(result, pooling_of=(*result.pooling_of, pair_of))
         elif key == "work.precision":
             result = replace(result, precision=_one_of(key, text, PRECISIONS))
-        elif section in ("work", *SIMULATED):
+        # other keys of readers are the config's
+        elif section in ("work", *SIMULATED) and section != "readers":
             known = ", ".join([*_NUMBERS, "work.precision"])
             raise ConfigError(f"--set {key}: unknown; keys of the simulator are {known}")
         else:

@@ -60,7 +60,7 @@ def readers_line(config: Config, step_seconds: float) -> str:
         f"({rate.rows:,} rows measured, on a core of its own)"
     )
     if not step_seconds or not rate.samples_per_second:
-        return f"{text}; how many a run needs is known once its steps are"
+        return f"{text}; how many a run needs follows from its steps: `neocpu plan --machine`"
     samples = config.training.batch_size / step_seconds
     # twice the work where blocks of shuffled samples begin inside those of a file
     needed = math.ceil(samples * (2 if config.data.shuffle else 1) / rate.samples_per_second)
