@@ -286,6 +286,29 @@ def test_only_what_nobody_has_to_mend_is_started_again(
     assert not lines or ("df /dev/shm" in told[0]) == (ending.signal == signal.SIGBUS)
 
 
+UNMET = (
+    "Abort(136463759): Fatal error in internal_Init_thread: Other MPI error, error stack:",
+    "It looks like MPI_INIT failed for some reason; your parallel process is",
+)
+
+
+@pytest.mark.parametrize("line", UNMET)
+def test_ranks_that_mpi_could_not_start_are_not_called_killed(
+    line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # the launcher has killed those that still waited for the one that failed
+    bad = "=   RANK 0 PID 7 RUNNING AT a\n=   KILLED BY SIGNAL: 9 (Killed)\n"
+    command = ["sh", "-c", f"printf '{line}\n{bad}' >&2; exit 9"]
+    told: list[str] = []
+
+    def start(resume: bool) -> Ending:
+        return supervise(command, dict(os.environ), tmp_path / RANKS, Stops())
+
+    assert Survivor(tmp_path, start, "again", told.append).run(False, 0) == 9
+    assert capfd.readouterr().err == f"{line}\n"
+    assert "error: the MPI library could not start the ranks, and says why above" in told[0]
+
+
 def test_a_signal_between_two_lives_ends_the_run_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,8 @@ LOST = re.compile(
 )
 # what ranks say of how they ended
 SAID = re.compile(r"neocpu: (error: |stopped by |interrupted)")
+# what MPICH and its kin, and Open MPI, say of ranks that cannot meet
+UNMET = re.compile(r"Fatal error in (internal_|P?MPI_)Init|looks like MPI_INIT failed")
 # of a host whose link went away while MPICH started ranks there
 UNREACHED = re.compile(r'unable to connect from "(?P<host>[^"]+)" to')
 
@@ -84,8 +86,9 @@ class Ending:
     host, or what the launcher had running there, is gone. first : rank, host and process of the
     rank of this host that ended before all others. stalled : ranks ended themselves, since
     the run stood still. starved : the system killed a process, as a limit on this one's control
-    groups left no memory. stopped : how often this process was asked to end it. said : ranks told
-    how they ended. talk : the launcher's lines.
+    groups left no memory. stopped : how often this process was asked to end it. unmet : MPI's
+    library could not start a rank, which it says itself. said : ranks told how they ended. talk :
+    the launcher's lines.
     """
 
     status: int = 0
@@ -98,6 +101,7 @@ class Ending:
     stalled: bool = False
     starved: bool = False
     stopped: int = 0
+    unmet: bool = False
     said: bool = False
     talk: list[str] = field(default_factory=list)
 
@@ -307,6 +311,7 @@ def _relay(
         for data in stream:
             line = data.decode(errors="replace")
             ending.said |= SAID.match(line) is not None
+            ending.unmet |= UNMET.search(line) is not None
             if line.startswith(ERROR + STALLED):
                 if ending.stalled:  # a rank of every host says so, each by its own clock
                     continue

@@ -109,6 +109,12 @@ class Survivor:
         try:
             if ending.stalled:
                 return "the run stood still and was ended (parallel.timeout)"
+            # where one rank was not started, the launcher kills the others
+            if ending.unmet and not ending.lost:
+                return (
+                    "the MPI library could not start the ranks, and says why above "
+                    "(`neocpu doctor --ranks 2` tries it alone)"
+                )
             if ending.signal:
                 return _killed(ending, record, token)
             if ending.lost:
