@@ -289,7 +289,7 @@ def test_an_error_in_the_background_is_everybodys_and_leaves_older_ones(
     (message,) = set(run_threads(2, body))
     assert (
         "step-00000002.h5 could not be written: No space left on device; older checkpoints are "
-        "intact"
+        "intact; make room on that disk, and go on with --resume"
     ) in message
     assert (
         names(tmp_path) == ["step-00000003.h5"]

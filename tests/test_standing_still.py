@@ -309,6 +309,17 @@ def test_ranks_that_mpi_could_not_start_are_not_called_killed(
     assert "error: the MPI library could not start the ranks, and says why above" in told[0]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGXCPU])
+def test_a_limit_of_cpu_time_is_thought_of(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survival.resource, "getrlimit", lambda which: (60, 60))
+    told: list[str] = []
+    ending = Ending(128 + number, signal=number, process=1, host="a")
+    assert Survivor(tmp_path, lambda resume: ending, "again", told.append).run(False, 0)
+    assert "limit of CPU time" in told[0] and "`ulimit -t`)" in told[0]
+
+
 def test_a_signal_between_two_lives_ends_the_run_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

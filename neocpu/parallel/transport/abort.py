@@ -34,6 +34,7 @@ REMEDIES = {
     errno.EROFS: "nothing can be written there; mount it for writing, or choose another folder",
     errno.EIO: "the disk fails; look at the system's log, and use another one",
     errno.EDQUOT: "make room: the quota on that disk is used up",
+    errno.EFBIG: "raise the limit of a file's size (`ulimit -f`), or use another file system",
 }
 _STARTED = time.time()  # of this process, nearly
 

@@ -10,6 +10,7 @@ the checkpoints, others are lent copies until the run has loaded them (`lent`).
 """
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import Tree
+from neocpu.parallel.transport.abort import REMEDIES
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.checkpoint.layout import Extents
 from neocpu.train.checkpoint.links import base_of
@@ -157,8 +159,9 @@ def _sync(folder: Path) -> None:
 def failed(path: Path, error: OSError) -> CheckpointError:
     """The error that a checkpoint could not be written."""
     why = error.strerror or str(error)
+    remedy = REMEDIES.get(error.errno or 0, REMEDIES[errno.ENOSPC])
     return CheckpointError(
-        f"{path} could not be written: {why}; older checkpoints are intact. Make room and go on "
+        f"{path} could not be written: {why}; older checkpoints are intact; {remedy}, and go on "
         "with --resume"
     )
 

@@ -7,6 +7,7 @@ damaged data, a full disk) ends it, and so does a signal that asks it to stop.
 """
 
 import json
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -182,10 +183,18 @@ def _killed(ending: Ending, record: JsonObject, token: str) -> str:
         limit = human(memory_limit())
         text += f"; the system did it, as all {limit} that this job or container may use were taken"
     elif ending.signal == signal.SIGKILL:
-        text += " (if nobody did, it was the system for want of memory: see `dmesg`)"
+        text += " (if nobody did, it was the system for want of memory: see `dmesg`"
+        text += ", or its limit of CPU time: `ulimit -t`)" if _has_cpu_limit() else ")"
+    elif ending.signal == signal.SIGXCPU:
+        text += " (its limit of CPU time is used up: `ulimit -t`)"
     elif ending.signal == signal.SIGBUS:
         text += " (is /dev/shm full? see `df /dev/shm`; containers have what --shm-size says)"
     return text
+
+
+def _has_cpu_limit() -> bool:
+    """Does the system kill processes of this one that take too much CPU time?"""
+    return resource.getrlimit(resource.RLIMIT_CPU)[1] != resource.RLIM_INFINITY
 
 
 def _same(host: str, other: str) -> bool:
