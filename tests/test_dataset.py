@@ -3,6 +3,7 @@ wrong with it?
 """
 
 import contextlib
+import errno
 import itertools
 import os
 import platform
@@ -183,14 +184,17 @@ def test_leftovers_of_a_killed_writer_go_and_those_of_a_living_one_stay(tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {living.name, unknown.name, "a.h5"}
 
 
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "No space left.*MiB are free"), (errno.EFBIG, "ulimit -f")],
+)
+def test_a_full_disk_is_told(number, remedy, tmp_path, monkeypatch):
     def full(*_):
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("neocpu.ingest.dataset.writer.os.fsync", full)
-    message = r"a\.h5: writing failed .*No space left.*MiB are free"
     with (
-        pytest.raises(DataError, match=message),
+        pytest.raises(DataError, match=rf"a\.h5: writing failed .*{remedy}"),
         DatasetWriter(tmp_path / "a.h5", ["x"], []) as writer,
     ):
         writer.append([1], [[1]], {})

@@ -5,7 +5,19 @@ its message names the thing and says what to do, and the command line prints it 
 Anything else is a bug and keeps its traceback.
 """
 
+import errno
 from collections.abc import Sequence
+
+# errors of the system that are no bugs, and what helps
+REMEDIES = {
+    errno.EMFILE: "raise the limit of open files of this process (`ulimit -n`)",
+    errno.ENFILE: "this host has too many open files; end other programs",
+    errno.ENOSPC: "make room on that disk",
+    errno.EROFS: "nothing can be written there; mount it for writing, or choose another folder",
+    errno.EIO: "the disk fails; look at the system's log, and use another one",
+    errno.EDQUOT: "make room: the quota on that disk is used up",
+    errno.EFBIG: "raise the limit of a file's size (`ulimit -f`), or use another file system",
+}
 
 
 def listed(names: Sequence[str], most: int) -> str:

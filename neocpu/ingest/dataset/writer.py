@@ -8,6 +8,7 @@ killed conversion leaves no half file under the final name. The layout is in
 `neocpu.ingest.dataset_layout`.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from neocpu import __version__
-from neocpu.core.errors import DataError
+from neocpu.core.errors import REMEDIES, DataError
 from neocpu.core.types import Elements, Ints, Tree
 from neocpu.ingest.dataset.assembly import COPY, Assembly, PartFile, PartFolder, compression_options
 from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
@@ -223,10 +224,13 @@ class DatasetWriter:
             raise self._disk(error) from error
 
     def _disk(self, error: Exception) -> DataError:
+        number = getattr(error, "errno", None)
         try:
             free = f"{shutil.disk_usage(self.path.parent).free >> 20} MiB are free on that disk"
         except OSError:
             free = f"the folder {self.path.parent} is gone"
+        if number == errno.EFBIG:  # whatever is free
+            free = REMEDIES[number]
         return DataError(f"{self.path}: writing failed ({error}); {free}")
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ An error raised by `comm.agree` is printed only by the rank it came from. `StopS
 and Ctrl-C into a flag that training looks at.
 """
 
-import errno
 import hashlib
 import os
 import signal
@@ -23,19 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from neocpu.core.errors import NeocpuError
+from neocpu.core.errors import REMEDIES, NeocpuError
 
 PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
-# errors of the system that are no bugs, and what helps
-REMEDIES = {
-    errno.EMFILE: "raise the limit of open files of this process (`ulimit -n`)",
-    errno.ENFILE: "this host has too many open files; end other programs",
-    errno.ENOSPC: "make room on that disk",
-    errno.EROFS: "nothing can be written there; mount it for writing, or choose another folder",
-    errno.EIO: "the disk fails; look at the system's log, and use another one",
-    errno.EDQUOT: "make room: the quota on that disk is used up",
-    errno.EFBIG: "raise the limit of a file's size (`ulimit -f`), or use another file system",
-}
 _STARTED = time.time()  # of this process, nearly
 
 

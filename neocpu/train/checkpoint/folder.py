@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from neocpu.core.errors import CheckpointError
+from neocpu.core.errors import REMEDIES, CheckpointError
 from neocpu.core.types import Tree
-from neocpu.parallel.transport.abort import REMEDIES
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.checkpoint.layout import Extents
 from neocpu.train.checkpoint.links import base_of
