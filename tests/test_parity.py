@@ -232,6 +232,16 @@ def test_a_newer_checkpoint_is_what_a_run_goes_on_from(
     assert any(line.startswith("resuming from") for line in told)
 
 
+def test_a_folder_that_is_not_there_is_made(log: Path, memory: Path, tmp_path: Path) -> None:
+    """As examples/slurm/train.sh names one for each job."""
+    folder = memory / "rows" / "of a job"
+    sets = ("checkpoint.parity=1", f'memory.folder="{folder}"')
+    assert killed(log, tmp_path / "out", Kill(1, 60, False), *sets, ranks=2)
+    _, told = run(log, tmp_path / "out", *sets, ranks=2, resume=True)
+    assert any("left in memory" in line for line in told)
+    assert folder.is_dir() and not left_of(folder)
+
+
 def test_memory_that_is_too_small_is_told_beforehand(tmp_path: Path) -> None:
     shm = Path("/dev/shm")
     if not shm.is_dir():

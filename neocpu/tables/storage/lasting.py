@@ -90,6 +90,7 @@ class LastingFile:
         size = mmap.PAGESIZE + len(text)
         total = _pages(size) + _pages(data) + _pages(8 * parity)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:

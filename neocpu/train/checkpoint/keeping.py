@@ -93,7 +93,9 @@ def check_folder(config: Config, out: Path, size: int) -> None:
     """Raise TrainingError where files of this host, of so many bytes together, have no room."""
     folder = folder_of(config)
     try:
-        free = shutil.disk_usage(folder).free
+        # it is made with its first file
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        free = shutil.disk_usage(there).free
         # those of an earlier run are removed
         free += sum(path.stat().st_size for path in files_of(config, key_of(out)))
     except OSError as error:
