@@ -1,6 +1,9 @@
 """How is neocpu tried on Slurm? On a cluster of two nodes, both on this machine.
 
-    python -m tests.slurm_room         # a cluster until its input ends: Ctrl-D
+    python -m tests.slurm_room [LINE ...]     # a cluster until its input ends: Ctrl-D
+
+LINE is one more of its configuration, as SlurmdTimeout=20. Where the system allows it, each node
+has a name and shared memory of its own.
 
 Needs Slurm and MUNGE (`apt-get install slurm-wlm munge`), and no configuration of theirs: the
 cluster has its own key, ports and state in a temporary folder. One process starts the daemons and
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,8 +31,21 @@ ROOT = Path(__file__).resolve().parent.parent
 INSTALL = "apt-get install slurm-wlm munge"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 NODES = ("one", "two")
+# by name, that of a slurmd is its node's
+DAEMONS = {"slurmctld": ("slurmctld", "-D")} | {
+    node: ("slurmd", "-D", "-N", node) for node in NODES
+}
+# the first process of a node, in namespaces of its own
+NODE = """
+mount -t tmpfs tmpfs /dev/shm
+hostname {node}
+echo $$ > {folder}/{node}.new
+mv {folder}/{node}.new {folder}/{node}.first
+exec sleep infinity
+"""
 CORES = 4  # of a node; Slurm is told so, whatever the machine has
 PATIENCE = 30.0  # seconds for nodes to be idle
+CONFIG_FILE = "slurm.conf"
 MARK = "NEOCPU_SLURM_ROOM"  # set for the daemons
 SECONDS = 300.0  # for a command, and for a job to change its state
 # TmpFS: PMIx makes folders there that are named after jobs only
@@ -68,10 +84,15 @@ exec {python} -m neocpu "$@"
 
 
 class Slurm:
-    """A running cluster, by the path of its configuration."""
+    """A running cluster, by the path of its configuration.
+
+    firsts : the first process of each node, by its name; {}: the system allows none.
+    """
 
     def __init__(self, config: Path) -> None:
+        self.config = config
         self.folder = config.parent
+        self.firsts = firsts(self.folder)
         # no variables of a scheduler or launcher that the tests themselves run under
         _, environment = mpiexec_command(1, [])
         programs = os.pathsep.join([str(self.folder), environment["PATH"]])
@@ -82,11 +103,11 @@ class Slurm:
             "SLURM_CONF": str(config),
             "NUMBA_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
-            # sockets only: both nodes see one /dev/shm, and addresses of UCX are lines that Slurm's
-            # PMI now and then cuts in two
+            # addresses of UCX are lines that Slurm's PMI now and then cuts in two
             "MPIR_CVAR_CH4_NETMOD": "ofi",
-            "MPIR_CVAR_NOLOCAL": "1",
         }
+        if not self.firsts:  # both nodes see one /dev/shm: sockets only
+            self.environment["MPIR_CVAR_NOLOCAL"] = "1"
 
     def run(self, *command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
         """Run a command as a user who is logged in to the cluster, in a folder."""
@@ -120,6 +141,16 @@ class Slurm:
             time.sleep(0.2)
         return state
 
+    def daemon(self, name: str) -> int:
+        """The process of one of `DAEMONS`; 0: it does not run."""
+        command = [word.encode() for word in DAEMONS[name]]
+        for number, _ in members(str(self.config)):
+            with suppress(OSError):
+                words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+                if words[: len(command)] == command:
+                    return number
+        return 0
+
     def ranks(self, job: str) -> dict[int, int]:
         """Processes of a job's ranks of Python, by rank."""
         return {
@@ -130,10 +161,13 @@ class Slurm:
 
 
 @contextmanager
-def cluster() -> Iterator[Slurm]:
-    """Two idle nodes of 4 cores. OSError with the reason where Slurm is missing or cannot start."""
+def cluster(*lines: str) -> Iterator[Slurm]:
+    """Two idle nodes of 4 cores. OSError with the reason where Slurm is missing or cannot start.
+
+    lines : more of the configuration.
+    """
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.slurm_room"],
+        [sys.executable, "-m", "tests.slurm_room", *lines],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -161,18 +195,40 @@ def members(config: str) -> Iterator[tuple[int, dict[str, str]]]:
                 yield int(path.parent.name), facts
 
 
+def start(folder: Path, command: Sequence[str], node: str = "") -> "subprocess.Popen[bytes]":
+    """Start a process that belongs to the cluster, maybe on one of its nodes."""
+    if node in (there := firsts(folder)):
+        command = ["nsenter", "--uts", "--mount", "--target", str(there[node]), *command]
+    variables = {"PATH": _search(), "SLURM_CONF": str(folder / CONFIG_FILE), MARK: "1"}
+    with (folder / "daemons.log").open("a") as log:
+        return subprocess.Popen(
+            command,
+            env=os.environ | variables,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # what asks others of a group to end is not for it
+        )
+
+
+def firsts(folder: Path) -> dict[str, int]:
+    """The first process of each node that has one."""
+    return {path.stem: int(path.read_text()) for path in folder.glob("*.first")}
+
+
+def _search() -> str:
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
 def main() -> None:
     """Start a cluster, print the path of its configuration, and end it when the input ends."""
-    search = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    missing = [name for name in PROGRAMS if shutil.which(name, path=search) is None]
+    missing = [name for name in PROGRAMS if shutil.which(name, path=_search()) is None]
     if missing:
         print(f"no Slurm: {' and '.join(missing)} missing, {INSTALL}")
         return
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    config = folder / "slurm.conf"
-    environment = os.environ | {"PATH": search, "SLURM_CONF": str(config), MARK: "1"}
+    config = folder / CONFIG_FILE
     try:
-        reason = _start(folder, environment)
+        reason = _start(folder, sys.argv[1:])
         print(f"no Slurm: {reason}" if reason else config, flush=True)
         if not reason:
             sys.stdin.read()
@@ -181,8 +237,8 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, environment: Mapping[str, str]) -> str:
-    """Start the daemons; why they did not get ready, or ""."""
+def _start(folder: Path, lines: Sequence[str]) -> str:
+    """Start the daemons; why they did not get ready, or "". lines : more of the configuration."""
     folder.chmod(0o755)  # MUNGE wants its socket to be reached by all users
     for name in ("state", *(f"{node}/tmp" for node in NODES)):
         (folder / name).mkdir(parents=True)
@@ -192,26 +248,36 @@ def _start(folder: Path, environment: Mapping[str, str]) -> str:
     (folder / "neocpu").chmod(0o755)
     facts = {"host": socket.gethostname().partition(".")[0], "user": pwd.getpwuid(os.getuid())[0]}
     text = CONFIG.format(folder=folder, ports=_free_ports(3), cores=CORES, **facts)
-    Path(environment["SLURM_CONF"]).write_text(text)
+    (folder / CONFIG_FILE).write_text("\n".join([text.rstrip(), *lines, ""]))
     munge = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "seed", "log", "pid")]
     # --force: a key outside of /etc is warned of
-    daemons = [
-        ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge],
-        ["slurmctld", "-D"],
-        *(["slurmd", "-D", "-N", node] for node in NODES),
-    ]
-    log = folder / "daemons.log"
-    for daemon in daemons:
-        with log.open("a") as file:
-            subprocess.Popen(daemon, env=environment, stdout=file, stderr=file, text=True)
+    start(folder, ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *munge])
+    _make_nodes(folder)
+    for name, command in DAEMONS.items():
+        start(folder, command, name)
     deadline = time.monotonic() + PATIENCE
     ask = ["sinfo", "--noheader", "--Node", "--format=%T"]
     while time.monotonic() < deadline:
-        done = subprocess.run(ask, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            ask,
+            env=os.environ | {"SLURM_CONF": str(folder / CONFIG_FILE)},
+            capture_output=True,
+            text=True,
+        )
         if done.stdout.split() == ["idle"] * len(NODES):
             return ""
         time.sleep(0.1)
-    return " ".join(log.read_text().split())[-400:] or f"nodes are not idle in {PATIENCE:g} s"
+    said = (folder / "daemons.log").read_text()
+    return " ".join(said.split())[-400:] or f"nodes are not idle in {PATIENCE:g} s"
+
+
+def _make_nodes(folder: Path) -> None:
+    """Give nodes namespaces of their own, where that is allowed."""
+    for node in NODES if os.geteuid() == 0 else ():
+        script = NODE.format(node=node, folder=folder)
+        first = start(folder, ["unshare", "--uts", "--mount", "sh", "-e", "-c", script])
+        while first.poll() is None and node not in firsts(folder):
+            time.sleep(0.02)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -116,10 +116,14 @@ JOBS = (
 )
 
 
-def jobs(seed: int) -> Iterator[Job]:
-    """Those above, beginning with one by the seed, each followed by a drawn one, for ever."""
+def jobs(seed: int, drawn: bool = True) -> Iterator[Job]:
+    """Those above, beginning with one by the seed, for ever; drawn : each is followed by such a
+    one.
+    """
     for number, job in enumerate(itertools.islice(itertools.cycle(JOBS), seed % len(JOBS), None)):
         yield job
+        if not drawn:
+            continue
         name = f"{DRAWN}{(seed + number) % KNOWN}"
         family = family_of(name)
         if not family.day:
@@ -236,7 +240,17 @@ def names_of(faults: Sequence[Fault]) -> str:
 
 
 class Soak:
-    """Jobs and their lives, in a record."""
+    """Jobs and their lives, in a record.
+
+    limit : seconds of a life. most_faults : of one. restarts : how often one starts itself again,
+    drawn from these. possible : what may happen. draws : there are drawn jobs, too.
+    """
+
+    limit = LIMIT
+    most_faults = MOST_FAULTS
+    restarts: Sequence[int] = (0, 2, RESTARTS, RESTARTS)
+    possible: Sequence[Fault] = FAULTS
+    draws = True
 
     def __init__(self, place: Place, folder: Path, steps: int, ranks: int, record: Record) -> None:
         self.place = place
@@ -267,7 +281,7 @@ class Soak:
         }
         return [
             fault
-            for fault in FAULTS
+            for fault in self.possible
             if allowed[fault.needs] and not (job.family.bound and fault.asks)
         ]
 
@@ -306,7 +320,7 @@ class Soak:
         ranks = 1 if job.family.bound else chance.randint(1, self.ranks)
         lived = Lived(job.name, ranks)
         readers = chance.random() < 0.3
-        restarts = chance.choice((0, 2, RESTARTS, RESTARTS))
+        restarts = chance.choice(self.restarts)
         faults = self._drawn_faults(self.faults(job, ranks, readers), restarts)
         settings = [each for fault in faults for each in fault.settings]
         if readers:
@@ -336,7 +350,7 @@ class Soak:
                         fault.strike(self.place, life)
             lived.status, text = self._end(life)
             lost = 0 if any(fault.loses for fault in struck) else before - self._newest()
-            may_fail = any(fault.fatal for fault in struck)
+            may_fail = life.excused or any(fault.fatal for fault in struck)
             lived.wrong = complaint(lived.status, text, lost, may_fail, life.cut_off)
             results = self.place.out / "run.json"
             lived.ended = not lived.status and results.exists() and "stopped" not in text
@@ -360,7 +374,7 @@ class Soak:
 
     def _await_steps(self, life: Life, before: int) -> None:
         """Wait until a life has a checkpoint beyond those before it, or has ended."""
-        while life.running() and self._newest() <= before and life.seconds() < LIMIT:
+        while life.running() and self._newest() <= before and life.seconds() < self.limit:
             life.wait(0.02)
 
     def _drawn_faults(self, possible: Sequence[Fault], restarts: int) -> list[Fault]:
@@ -371,8 +385,8 @@ class Soak:
         there = [one for one in possible if one.strike is None and chance.random() < one.share]
         strikes = [one for one in possible if one.strike is not None]
         shares = [one.share for one in strikes]
-        drawn = chance.choices(strikes, shares, k=chance.randint(2, MOST_FAULTS))
-        ends = [one for one in drawn if one.fatal and not (restarts and one.outlived)]
+        drawn = chance.choices(strikes, shares, k=chance.randint(2, self.most_faults))
+        ends = [one for one in drawn if one.ends(restarts)]
         return [*there, *(one for one in drawn if one not in ends), *dict.fromkeys(ends)]
 
     def _ways(self, job: Job) -> Iterator[str]:
@@ -452,21 +466,24 @@ class Soak:
     def _end(self, life: Life) -> tuple[int, str]:
         """Wait for the end; (exit status, all that was printed)."""
         try:
-            out, err = life.process.communicate(timeout=LIMIT)
+            out, err = life.process.communicate(timeout=self.limit)
         except subprocess.TimeoutExpired as error:
             kill_all(self.place, life)
-            raise Broken(f"a life did not end in {LIMIT:.0f} s") from error
-        for _ in range(50):
-            if not (left := life.processes()):
-                break
-            time.sleep(0.1)
-        else:
-            kill_all(self.place, life)
-            raise Broken(f"processes {sorted(left)} outlive their run\n{out}\n{err}")
+            raise Broken(f"a life did not end in {self.limit:.0f} s") from error
         status = int(life.process.returncode)
-        if left := list(self._left(life, status, f"{out}{err}")):
-            raise Broken(f"shared memory is left: {', '.join(left)}\n{out}\n{err}")
+        self._look_behind(life, status, f"{out}\n{err}")
         return status, f"{out}\n{err}"
+
+    def _look_behind(self, life: Life, status: int, text: str, seconds: float = 5.0) -> None:
+        """Raise Broken for processes that a life leaves, after so many seconds, and for memory."""
+        end = time.monotonic() + seconds
+        while left := life.processes():
+            if time.monotonic() > end:
+                kill_all(self.place, life)
+                raise Broken(f"processes {sorted(left)} outlive their run\n{text}")
+            time.sleep(0.1)
+        if names := list(self._left(life, status, text)):
+            raise Broken(f"shared memory is left: {', '.join(names)}\n{text}")
 
     def _left(self, life: Life, status: int, text: str) -> Iterator[str]:
         """What is left of a life in the shared memory of the hosts, and may not be."""
@@ -500,10 +517,10 @@ class Soak:
         return max((int(path.stem.removeprefix("step-")) for path in names), default=0)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Soak for so many hours, or so many faults."""
+def options_of(about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What a soak is asked for; about : it, to who asks for help."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--hours", type=float, default=0.05, help="how long, at most")
     parser.add_argument("--faults", type=int, default=10**9, help="how many, at most")
@@ -512,11 +529,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=60, help="steps of a run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, help="a file of lives, with which a soak goes on")
-    options = parser.parse_args(arguments)
+    # hosts, disks and clusters go
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return parser.parse_args(arguments)
+
+
+def soaked(soak: Soak, options: argparse.Namespace) -> int:
+    """Exit status of a soak for so many hours, or so many faults; it is printed what it saw."""
     end = time.monotonic() + 3600 * options.hours
-    signal.signal(
-        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
-    )  # hosts and disks go
+
+    def enough() -> bool:
+        return time.monotonic() > end or soak.record.faults.total() >= options.faults
+
+    broken = False
+    for job in jobs(options.seed, soak.draws):
+        if enough():
+            break
+        try:
+            soak.job(job, enough)
+        except Broken as error:
+            broken = True
+            print(f"BROKEN: {error}", flush=True)
+    print(soak.record.report())
+    return int(broken)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Soak over hosts."""
+    options = options_of(__doc__, arguments)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="neocpu-soak-")))
         disk = Disk(folder / "disk")
@@ -530,25 +570,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not disk.freezes:
             print("no root: disks that hang are left out" + ", and full ones" * (not disk.mounted))
         record = Record(options.record)
-        soak = Soak(place, folder, options.steps, options.ranks, record)
-
-        def enough() -> bool:
-            return time.monotonic() > end or record.faults.total() >= options.faults
-
-        broken = False
-        for job in jobs(options.seed):
-            if enough():
-                break
-            try:
-                soak.job(job, enough)
-            except Broken as error:
-                broken = True
-                print(f"BROKEN: {error}", flush=True)
-    print(record.report())
-    return int(broken)
+        return soaked(Soak(place, folder, options.steps, options.ranks, record), options)
 
 
 if __name__ == "__main__":
-    # so that hosts and disks go with it
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

@@ -136,6 +136,7 @@ class Life:
         self._begun = time.monotonic()
         self._mark = f"{MARK}={mark}".encode()
         self.cut_off = False  # its launcher was killed, and can say nothing
+        self.excused = False  # what ended it was neither a fault nor the run
 
     def running(self) -> bool:
         """Whether it has not ended."""
@@ -211,6 +212,7 @@ class Fault:
     life may end badly. loses : checkpoints may be gone. needs : what the system must allow. asks :
     it asks for a checkpoint. share : how often it happens, beside others; of what is there from the
     start, in so many of all lives. outlived : a run that starts itself again goes on after it.
+    put_back : so does a job, as its scheduler starts it again, or mostly is not even asked to.
     """
 
     name: str
@@ -223,6 +225,11 @@ class Fault:
     asks: bool = False
     share: float = 1.0
     outlived: bool = False
+    put_back: bool = False
+
+    def ends(self, restarts: int) -> bool:
+        """Does it end, mostly, a life that starts itself again so often?"""
+        return self.fatal and not (self.put_back or (restarts and self.outlived))
 
 
 def kill_all(place: Place, life: Life) -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import soak_slurm
 from promise_cases import FAMILIES, MAIN, write_data
 
 from neocpu.core.errors import EnvironmentProblem
@@ -20,6 +21,7 @@ from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.train.checkpoint.reading import CheckpointFile
 from tests import slurm_room
 from tests.slurm_room import Slurm
+from tests.workers import today
 
 try:
     find_mpiexec()
@@ -287,6 +289,13 @@ def test_a_script_that_asks_for_more_than_nodes_have_waits_and_test_only_says_so
     job = slurm.tell("sbatch", "--parsable", *run)
     when(lambda: slurm.tell("squeue", "--noheader", "--format=%r", "-j", job) == "PartitionConfig")
     slurm.tell("scancel", job)
+
+
+@pytest.mark.long
+def test_a_job_ends_well_through_some_faults(slurm: Slurm) -> None:
+    """On a cluster of its own, of which daemons are killed; there is Slurm where `slurm` is."""
+    few = ["--hours", "0.05", "--faults", "3", "--ranks", "2", "--steps", "60", "--seed", today()]
+    assert soak_slurm.main(few) == 0
 
 
 @pytest.mark.long

@@ -51,7 +51,7 @@ def test_what_ends_a_life_strikes_it_last(restarts: int, tmp_path: Path) -> None
         several = 0
         for _ in range(50):
             drawn = lives._drawn_faults(FAULTS, restarts)
-            ends = [fault.fatal and not (restarts and fault.outlived) for fault in drawn]
+            ends = [fault.ends(restarts) for fault in drawn]
             strikes = [end for fault, end in zip(drawn, ends) if fault.strike is not None]
             assert strikes == sorted(strikes)
             assert len({fault for fault, end in zip(drawn, ends) if end}) == sum(ends)
