@@ -66,6 +66,26 @@ def test_each_form_gives_the_samples_of_the_csv(form, plain, tmp_path):
     assert samples(paths, tmp_path / "x.h5", bench.schema_of(form)) == plain
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_init_goes_by_the_names_of_each_part(kind, tmp_path):
+    frame = pl.DataFrame({"y": [0, 1], "price": [2.5, 3.5], "item": ["a", "b"]})
+    for number, names in enumerate((["y", "price", "item"], ["item", "y", "price"])):
+        part = frame.select(names)
+        write = part.write_csv if kind == "csv" else part.write_parquet
+        write(tmp_path / f"part-{number}.{kind}")
+    looked = look([tmp_path]).frame
+    assert looked["item"].to_list() == ["a", "b"] * 2 and looked.columns == frame.columns
+    other = part.rename({"y": "z"})
+    (other.write_csv if kind == "csv" else other.write_parquet)(tmp_path / f"part-1.{kind}")
+    with pytest.raises(DataError, match=r"part-1.*its columns are not those of .*part-0"):
+        look([tmp_path])
+
+
+def test_a_column_may_have_no_name(tmp_path):
+    pl.DataFrame({"y": [0, 1], "": [1, 2]}).write_parquet(tmp_path / "log.parquet")
+    assert look([tmp_path / "log.parquet"]).rows == 2
+
+
 @pytest.mark.parametrize("form", bench.LOGS)
 def test_init_sees_the_same_columns_in_each_form(form, tmp_path):
     (tmp_path / "in").mkdir()
@@ -259,7 +279,28 @@ def test_files_that_are_not_read_say_what_to_do(tmp_path):
         ("log.json", b'{"click":{"0":1,"1":0},"age":{"0":3,"1":4}}', "one JSON object of columns"),
         ("log.json", b"[[1, 2], [3, 4]]", "a value in its array is no JSON object; write it"),
         ("log.json", b'[{"click": 1}, {"click"', "damaged or truncated JSON array"),
-        ("log.csv", "click,age\n1,2\n".encode("utf-16-le"), "column"),
+        ("log.csv", "click,age\n1,2\n".encode("utf-16-le"), "no text that can be read: it has NUL"),
+        ("log.csv", b"click,age\r1,2\r", "its lines end in carriage returns alone"),
+        ("log.csv", b"<!DOCTYPE html>\n<html>", "a server may have sent it in place of the file"),
+        ("log.csv", b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull` fetches"),
+        ("log.orc", b"ORC\n\x1b\0\0", "(ORC file) is not read; write Parquet"),
+        (
+            "log",
+            2 * (b"\x09" + bytes(11) + b"\n\0" * 4 + b"\n" + bytes(4)),
+            "(TFRecord file) is not",
+        ),
+        ("part-00000", b"SEQ\6\x19org.apache.hadoop", "(Hadoop SequenceFile) is not read"),
+        (
+            "log.gz",
+            gzip.compress(gzip.compress(b"a")),
+            "a gzip file that was compressed as a whole",
+        ),
+        ("log.zip", b"PK\5\6" + bytes(18), "a zip archive of 0 files"),
+        ("log.lz4", b"\x04\x22M\x18d@", "(lz4 file) is not read; unpack it, or pack it with gzip"),
+        ("log.zst", b"P*M\x18\4\0\0\0", "as of pzstd) is not read; unpack it"),
+        ("log.Z", b"\x1f\x9d\x90", "(file of compress) is not read"),
+        ("log.json", b'{\n "click": 1\n}\n', "no row can be read; the first is no JSON object"),
+        ("log.json", b'{"click": 1}{"click": 0}', "(Extra data)"),
     ):
         assert words in faulty(tmp_path, name, content)
     half = "click,age\n1,2\n".encode("utf-16")[:-1]
@@ -273,6 +314,26 @@ def test_files_that_are_not_read_say_what_to_do(tmp_path):
     log.write_bytes("click,age\n1,2\n".encode("utf-16-le"))
     with pytest.raises(DataError, match="it has NUL bytes"):
         look([log])
+
+
+def test_rows_that_a_failed_disk_left_are_told(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_bytes(b"y,c\n1,a\n0,b" + bytes(4096) + b"d\n1,a\n")
+    tree = {"label": {"column": "y"}, "category": [{"columns": ["c"]}]}
+    assert "line 3 has NUL bytes" in faulty(tmp_path, log.name, log.read_bytes(), tree)
+    options = ConvertOptions(schema=tree, on_error="skip")
+    assert convert([log], tmp_path / "x.h5", "table", options).skipped == 1
+
+
+def test_what_polars_panics_at_is_told_without_its_trace(tmp_path, capfd):
+    pa = pytest.importorskip("pyarrow")
+    log = tmp_path / "log.arrow"
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array(["a"]))
+    with pa.ipc.new_file(log, pa.schema({"click": runs.type})) as file:
+        file.write(pa.record_batch({"click": runs}))
+    said = faulty(tmp_path, log.name, log.read_bytes())
+    assert "polars does not read it (not yet implemented)" in said
+    assert "panicked" not in capfd.readouterr().err
 
 
 def test_a_row_that_is_no_record_is_named_and_can_be_left_out(tmp_path):

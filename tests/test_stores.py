@@ -163,6 +163,7 @@ def test_what_came_of_another_content_is_no_part_of_it(
         ("memory://clicks/none.csv", "memory://clicks/none.csv: no such file in the store"),
         ("memory://clicks/day=9*", "no such file in the store"),
         ("nosuch://clicks.csv", "the store says: Protocol not known: nosuch"),
+        ("s3n://logs/clicks.csv", "Protocol not known: s3n; write s3://"),
     ],
 )
 def test_what_a_store_has_not_is_one_sentence(address: str, message: str, cache: Path) -> None:
@@ -222,13 +223,51 @@ def test_a_folder_has_what_its_links_lead_to(tmp_path: Path) -> None:
     assert log_files(logs)[1:] == [logs / "day=2/part-1.csv"]
 
 
+def test_what_is_being_written_and_what_tools_leave_is_no_log(tmp_path: Path) -> None:
+    for name in ("part-0.csv", "part-1.csv"):
+        (tmp_path / name).write_bytes(ROWS)
+    others = ("_SUCCESS", "day_$folder$", "part-2.csv.tmp", "part-3.csv._COPYING_", "part-0.csv~")
+    for name in (*others, "#part-0.csv#", "schema.pbtxt", "state.json", ".part-4.csv"):
+        (tmp_path / name).write_bytes(ROWS)
+    both = [tmp_path / "part-0.csv", tmp_path / "part-1.csv"]
+    assert log_files(tmp_path) == log_files(tmp_path / "*") == both
+    assert log_files(tmp_path / "*.tmp") == [tmp_path / "part-2.csv.tmp"], "it is asked for"
+
+
+@pytest.mark.parametrize("mark", ["_delta_log/0.json", ".hoodie/x", "_spark_metadata/0"])
+def test_a_table_whose_files_do_not_all_count_is_refused(mark: str, tmp_path: Path) -> None:
+    (tmp_path / mark).parent.mkdir()
+    for name in (mark, "part-0.parquet"):
+        (tmp_path / name).write_bytes(b"")
+    for log in (tmp_path, f"file://{tmp_path}"):
+        with pytest.raises(DataError, match=rf"{log}: a .* \({mark.partition('/')[0]}\)"):
+            log_files(log)
+    assert log_files(tmp_path / "*.parquet") == [tmp_path / "part-0.parquet"]
+
+
+def test_objects_that_mark_folders_and_names_with_brackets(store: Any) -> None:
+    for name in ("day=3/a[1].csv", "day=3/_SUCCESS", "day=3_$folder$"):
+        store.pipe(f"/clicks/{name}", ROWS)
+    assert len(log_files("memory://clicks/")) == 3
+    for log in ("memory://clicks/day=3/*", "memory://clicks/day=3/a[1].csv"):
+        assert [file.name for file in log_files(log)] == ["a%5B1%5D.csv"]
+
+
+def test_a_cache_that_cannot_be_written_is_not_the_stores_fault(store: Any, cache: Path) -> None:
+    (cache / "remote").mkdir(parents=True)
+    (cache / "remote" / "memory").write_bytes(b"")
+    with pytest.raises(DataError, match=r"cannot be kept in .*; NEOCPU_DATA_CACHE names another"):
+        log_files("memory://clicks/day=1")
+
+
 def test_configs_keep_addresses_whole(store: Any, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     write_config([Path("memory://clicks/day=1")], config, Wishes())
     assert 'train = "memory://clicks/day=1"' in config.read_text()
     assert configs.load(config).data.train == ("memory://clicks/day=1",)
     assert not place_paths({"data": {"train": ["s3://a/b.csv"]}}, "configs")
-    assert full_address(Path("hdfs:///logs/a.csv")) == "hdfs:///logs/a.csv"
+    for address in ("hdfs:///logs/a.csv", "hdfs://name:8020/logs/a.csv"):
+        assert full_address(Path(address)) == address
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +302,9 @@ def test_logs_of_s3_are_read(s3: Any, cache: Path) -> None:
     s3.mkdir("logs")
     for name, content in FILES.items():
         s3.pipe(f"logs/{name}", content)
+    for mark in ("clicks/", "clicks/day=2"):
+        s3.pipe(f"logs/{mark}", b"")
+    assert len(log_files("s3://logs/clicks")) == 2
     files = log_files("s3://logs/clicks/day=*/")
     assert [file.read_bytes() for file in files] == [ROWS, ROWS[::-1]]
     assert log_files("s3://logs/clicks/day=2/part-0.csv") == files[1:]

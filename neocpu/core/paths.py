@@ -54,7 +54,9 @@ def full_address(path: str | Path) -> str:
     protocol, _, rest = os.fspath(path).partition(":")
     if rest.startswith("//"):
         return os.fspath(path)
-    return f"{protocol}:{'//' if protocol in WITHOUT_HOST else '/'}{rest}"
+    # with a port it is a host: hdfs://name:8020/logs
+    hostless = protocol in WITHOUT_HOST and not re.match(r"/[^/]+:\d+(/|$)", rest)
+    return f"{protocol}:{'//' if hostless else '/'}{rest}"
 
 
 def beside(folder: str | Path, written: str) -> str:

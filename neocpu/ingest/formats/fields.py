@@ -88,7 +88,10 @@ def split_text(schema: Schema, text: Bytes) -> Fields:
     quote = np.uint8(ord(schema.quote or "\0"))
     tokenize.split_lines(text, delimiter, quote, begin, end, first, column_counts)
     faults = []
-    for line in np.flatnonzero(column_counts != columns).tolist():
+    wrong = column_counts != columns
+    if not text.all():  # a disk or a host that failed leaves NULs where rows were
+        wrong[np.searchsorted(first, np.flatnonzero(text == 0), side="right") - 1] = True
+    for line in np.flatnonzero(wrong).tolist():
         # Faulty lines only: making Python texts of all would cost more than parsing them.
         raw = text[first[line] : first[line + 1]].tobytes().rstrip(b"\r\n")
         faults.append(_miscount(line, raw, int(column_counts[line]), columns))
@@ -114,7 +117,11 @@ def with_constants(fields: Fields, values: Mapping[str, str]) -> Fields:
 
 def _miscount(line: int, raw: bytes, count: int, expected: int) -> Fault:
     reason = f"has {count} column{'s' * (count != 1)}, expected {expected}"
-    return Fault(line, "", shown(raw), reason if count >= 0 else "has a quote that is not closed")
+    if b"\0" in raw:
+        reason = "has NUL bytes"
+    elif count < 0:
+        reason = "has a quote that is not closed"
+    return Fault(line, "", shown(raw), reason)
 
 
 def split_items(text: Bytes, begin: I32, end: I32, field: CategoryField) -> Items:

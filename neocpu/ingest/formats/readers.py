@@ -78,6 +78,21 @@ def comments(text: Bytes, mark: str) -> tuple[int, int]:
     return size, lines
 
 
+def require_text(path: Path, start: bytes) -> None:
+    """Raise DataError for a file that is no text, or whose lines do not end in newlines, by the
+    bytes that it starts with.
+    """
+    if b"\0" in start:
+        raise DataError(
+            f"{path}: no text that can be read: it has NUL bytes, as what is compressed by brotli "
+            "or encoded in UTF-16 without a byte order mark. Write it as UTF-8, or as Parquet"
+        )
+    if b"\r" in start.partition(b"\n")[0].rstrip(b"\r"):
+        raise DataError(
+            f"{path}: its lines end in carriage returns alone; write newlines: tr '\\r' '\\n'"
+        )
+
+
 def _lines(
     path: Path, read: Callable[[int], bytes], done: Callable[[], int], block: int
 ) -> Iterator[TextBlock]:

@@ -25,6 +25,7 @@ from neocpu.ingest.formats.readers import (
     TextBlock,
     comments,
     lines_between,
+    require_text,
     text_blocks,
 )
 from neocpu.ingest.formats.schema import Schema
@@ -115,10 +116,12 @@ def _text(path: Path, schema: Schema, keys: Mapping[str, str]) -> Source:
         return Source(TextParser(replace(schema, columns=columns)), iter(()))
     first, lines_before = comments(start.text, schema.comment)
     cut = start.text.tobytes().find(b"\n", first) + 1
-    line = start.text[first:cut].tobytes().decode("utf-8", "replace").rstrip("\r\n")
+    head = start.text[first:cut].tobytes()
+    line = head.decode("utf-8", "replace").rstrip("\r\n")
     if schema.columns:
         schema = _without_keys(schema, line, keys)
     else:
+        require_text(path, head)
         keys = {name: value for name, value in keys.items() if name in schema.used}
         schema = schema.with_header(line, path, keys)
 

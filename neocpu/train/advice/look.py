@@ -20,7 +20,7 @@ from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.frame_file import Hint, open_frames
 from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, SPARSE, kind_of
-from neocpu.ingest.formats.readers import UNIT, comments, first_block, text_blocks
+from neocpu.ingest.formats.readers import UNIT, comments, first_block, require_text, text_blocks
 from neocpu.tables.hdf5.walk import one_line
 from neocpu.train.advice.dialect import (
     CHECKED,
@@ -130,7 +130,8 @@ def _look_at_frames(files: Sequence[Path], rows_at: int) -> Log:
         for piece in file.batches({name: name for name in file.offered}):
             # a line that is no row at all says nothing of columns; whoever reads the log refuses it
             broken = [fault.line for fault in piece.faults if not fault.column]
-            pieces.append(piece.frame.with_row_index("").filter(~pl.col("").is_in(broken)).drop(""))
+            rows_here = pl.int_range(piece.frame.height, eager=True)
+            pieces.append(piece.frame.filter(~rows_here.is_in(broken)))
             looked_at += piece.frame.height
             share = piece.done / max(path.stat().st_size, 1)
             if looked_at >= rows_at:
@@ -185,11 +186,16 @@ def _look_at_text(files: Sequence[Path], looked_at: int) -> Log:
         kind = "avazu"
     parts = []
     rows = 0.0
+    known: dict[str, str] = {}
     for path in files:
         # of every file a little, so that different columns are found before training
         text, share = _text_of(path, max(looked_at, 1 << 20), encoding)
         looked_at -= len(text)
-        frame = _parse(path, text, dialect, names)
+        frame = _parse(path, text, dialect, len(names))
+        # each file may have its columns in an order of its own, as whoever reads it goes by names
+        own = [name.strip() for name in frame.columns]
+        known = known or dict(zip(own, names))
+        frame.columns = [known.get(name, name) for name in own]
         parts.append(_with_keys(frame, path))
         # by compressed bytes: the only size that a compressed file tells
         rows += frame.height / share
@@ -257,11 +263,7 @@ def _first_lines(path: Path) -> tuple[list[str], str]:
     if block is None:
         raise DataError(f"{path}: is empty")
     content = block.text.tobytes()
-    if b"\0" in content[:NULS]:
-        raise DataError(
-            f"{path}: no text that can be read: it has NUL bytes. Write it as UTF-8 (or as UTF-16 "
-            "with a byte order mark), or as Parquet"
-        )
+    require_text(path, content[:NULS])
     encoding = guess_encoding(content)
     text = content[: 1 << 18].decode(encoding or "utf-8", "replace")
     lines = [line for line in text.splitlines() if line.strip()]
@@ -291,11 +293,11 @@ def _is_avazu(names: Sequence[str]) -> bool:
     return set(avazu_schema().used) <= set(names)
 
 
-def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> pl.DataFrame:
-    """Text columns of these lines."""
+def _parse(path: Path, text: bytes, dialect: Dialect, width: int) -> pl.DataFrame:
+    """Text columns of these lines, which have so many."""
     first, _ = comments(np.frombuffer(text, np.uint8), dialect.comment)
     text = text[first:]
-    if len(names) > 1:  # a row of one field may be empty
+    if width > 1:  # a row of one field may be empty
         text = text.rstrip(b"\r\n")
     separator = dialect.delimiter
     if len(separator) > 1:
@@ -319,21 +321,22 @@ def _parse(path: Path, text: bytes, dialect: Dialect, names: Sequence[str]) -> p
         raise DataError(f"{path}: has no rows") from error
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{path}: cannot be read as a table: {one_line(error)[:300]}") from error
-    if frame.width != len(names):
+    if frame.width != width:
         raise DataError(
-            f"{path}: {frame.width} columns, but the first line of the first file has {len(names)}"
+            f"{path}: {frame.width} columns, but the first line of the first file has {width}"
         )
-    return frame.rename(dict(zip(frame.columns, names)))
+    return frame
 
 
 def _joined(files: Sequence[Path], frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """The rows of all files, which must have the same columns."""
     for path, frame in zip(files, frames):
-        if frame.columns != frames[0].columns:
+        if sorted(frame.columns) != sorted(frames[0].columns):
             raise DataError(
                 f"{path}: its columns are not those of {files[0]}: {', '.join(frame.columns[:20])}"
             )
     try:
-        return pl.concat(frames, how="vertical_relaxed")
+        ordered = [frame.select(frames[0].columns) for frame in frames]
+        return pl.concat(ordered, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{files[0]} and the others differ in types: {one_line(error)}") from error

@@ -62,7 +62,7 @@ def _tried(path: Path, size: int, changed: int) -> str:
     except OSError:
         return ""  # no process can be started
     if answered:
-        return ""
+        return str(json.loads(answered))
     return f"polars ends with it (exit status {_ended()})"
 
 
@@ -117,11 +117,16 @@ def read_all(path: Path) -> None:
 
 
 def main() -> None:
-    """Read the files that are named, one a line; errors that can be caught are none here."""
+    """Read the files that are named, one a line, and say what cannot be; errors are none here."""
     for line in sys.stdin:
-        with contextlib.suppress(Exception, pl.exceptions.PanicException):  # the reader says it
+        answer = ""
+        try:
             read_all(Path(json.loads(line)))
-        print("read", flush=True)
+        except pl.exceptions.PanicException as panic:  # which would also print where it is from
+            answer = f"polars does not read it ({str(panic)[:200]})"
+        except Exception:  # noqa: BLE001  (the reader says it)
+            pass
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
     s3://logs/day=*/                      a store's, by fsspec (`remote.py`)
     @train.txt                            those that the lines of this file name
 
-What is no log stays out: hidden files, `_SUCCESS` and the like, checksums, configs, and converted
-copies of older versions.
+What is no log stays out: hidden files, `_SUCCESS` and the like, checksums, configs, files that are
+being written, and converted copies of older versions.
 """
 
 import glob
@@ -19,7 +19,16 @@ from urllib.parse import unquote
 from neocpu.core.errors import DataError
 from neocpu.core.paths import is_address
 
-OTHERS = (".crc", ".toml", ".md", ".converted.h5", ".errors.txt")  # endings of what is no log
+# endings of what is no log; Hadoop marks folders of S3 by files, NVTabular writes a .pbtxt
+OTHERS = (".crc", ".toml", ".md", ".converted.h5", ".errors.txt", "_$folder$", ".pbtxt")
+UNFINISHED = (".tmp", ".inprogress", "._COPYING_", "~", "#")  # of others, or of editors
+NOTES = ("dataset_info.json", "state.json")  # beside what `datasets` of Hugging Face saved
+# what makes a folder a table of which some files do not count, or no longer
+TABLES = {
+    "_delta_log": "Delta Lake table",
+    ".hoodie": "Hudi table",
+    "_spark_metadata": "sink of Spark's streams",
+}
 NULL_KEY = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -27,13 +36,13 @@ def log_files(path: str | Path, lists: tuple[Path, ...] = ()) -> list[Path]:
     """The files of a log, in the order of their names: the path itself where it is no folder.
 
     lists : those that led here. Raises DataError for a folder without any, a pattern that fits
-    none, a list that leads to itself, and as `fetched` does.
+    none, a list that leads to itself, and as `is_log` and `fetched` do.
     """
     if is_address(path):
         # most logs are files, which need no libraries of stores
         from neocpu.ingest.formats.files.remote import fetched
 
-        return fetched(path, is_log)
+        return fetched(path, lambda name: is_log(name, path))
     path = Path(path)
     # os.path: for a name that is too long or has a NUL, whoever opens it says why
     if path.name.startswith("@") and not os.path.exists(path):
@@ -45,6 +54,8 @@ def log_files(path: str | Path, lists: tuple[Path, ...] = ()) -> list[Path]:
     if not pattern and not os.path.isdir(path):
         return [path]
     tops = sorted(map(Path, glob.glob(str(path), recursive=True))) if pattern else [path]
+    if pattern:  # that may also be meant for what is no log elsewhere
+        tops = [top for top in tops if is_log(Path(top.name), path)] or tops
     files = [file for top in tops for file in _below(top)]
     if not files:
         raise DataError(f"{path}: {'no file fits it' if pattern else 'a folder without any log'}")
@@ -60,7 +71,7 @@ def _below(top: Path) -> list[Path]:
     """The log files in a folder and below, or a file itself."""
     if not top.is_dir():
         return [top]
-    return sorted(path for path in _found(top) if is_log(path.relative_to(top)))
+    return sorted(path for path in _found(top) if is_log(path.relative_to(top), top))
 
 
 def _found(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
@@ -83,10 +94,21 @@ def _found(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
             yield path
 
 
-def is_log(path: Path) -> bool:
-    """Is a file a log, by its name relative to the folder that is one?"""
+def is_log(path: Path, top: str | Path = "") -> bool:
+    """Is a file a log, by its name relative to the folder `top`, which is one?
+
+    Raises DataError for a folder of which only a table's own log says which files count.
+    """
+    for part in path.parts:
+        if part in TABLES:
+            raise DataError(
+                f"{top}: a {TABLES[part]} ({part}), where rows that were replaced or removed may "
+                "still have their files; write the rows that count to Parquet, or name each file "
+                "that counts in a list (@FILES.txt)"
+            )
     hidden = any(part.startswith((".", "_")) for part in path.parts)
-    return not hidden and not path.name.endswith(OTHERS)
+    other = path.name in NOTES or path.name.endswith((*OTHERS, *UNFINISHED))
+    return not hidden and not other
 
 
 def _listed(path: Path) -> list[str]:

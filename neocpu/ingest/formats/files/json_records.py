@@ -94,6 +94,8 @@ def _whole(text: str) -> str:
 class JsonLines(RecordFile):
     """A text with a JSON object on each line."""
 
+    advice = f"; {ADVICE}"
+
     def parsed(self) -> Iterator[tuple[Rows, int]]:
         """The rows of the file, piece by piece, and the bytes read so far."""
         for number, (rows, done) in enumerate(line_rows(self.path, _decode)):

@@ -42,6 +42,7 @@ VW = re.compile(
 )
 FEW = 50  # lines, of which one may be wrong
 PANDAS = "as with polars' write_parquet or pandas' to_parquet"
+REPACK = "unpack it, or pack it with gzip, xz or zstd"
 
 
 class FileKind(NamedTuple):
@@ -95,6 +96,31 @@ KINDS = {
     "7z": FileKind("7z archive", (b"7z\xbc\xaf\x27\x1c",), advice="unpack it"),
     "rar": FileKind("RAR archive", (b"Rar!\x1a\7",), advice="unpack it"),
     "tar": FileKind("tar archive", advice="unpack it, and name the files of the log"),
+    "lz4": FileKind("lz4 file", (b"\x04\x22M\x18", b"\x02\x21L\x18"), advice=REPACK),
+    "Z": FileKind("file of compress", (b"\x1f\x9d",), advice=REPACK),
+    "lzma": FileKind("lzma file without a frame", (b"]\0\0",), advice=REPACK),
+    "lzip": FileKind("lzip file", (b"LZIP\1",), advice=REPACK),
+    "lzop": FileKind("lzop file", (b"\x89LZO\0",), advice=REPACK),
+    "snappy": FileKind("snappy file", (b"\xff\6\0\0sNaPpY",), advice=REPACK),
+    "pzstd": FileKind(
+        "zstd file that begins with a skippable frame, as of pzstd",
+        tuple(bytes([number]) + b"*M\x18" for number in range(0x50, 0x60)),
+        advice="unpack it, or pack it with zstd",
+    ),
+    "orc": FileKind("ORC file", advice=f"write Parquet, {PANDAS}"),
+    "tfrecord": FileKind("TFRecord file", advice=f"write Parquet, {PANDAS}"),
+    "sequence": FileKind("Hadoop SequenceFile", (b"SEQ\6",), advice="write Parquet, as Spark does"),
+    "encrypted": FileKind("encrypted Parquet file", (b"PARE",), advice="write it without a key"),
+    "page": FileKind(
+        "page of HTML or XML",
+        (b"<!DOCTYPE", b"<!doctype", b"<html", b"<?xml"),
+        advice="a server may have sent it in place of the file, as where one has to log in",
+    ),
+    "pointer": FileKind(
+        "pointer of Git LFS",
+        (b"version https://",),
+        advice="`git lfs pull` fetches the file itself",
+    ),
 }
 SPARSE = ("libsvm", "libffm", "vw")  # text that says what its label is
 RECORDS = ("json lines", "json array", *SPARSE)  # text that may be cut into fields too
@@ -163,17 +189,29 @@ def _content(path: Path) -> str:
             _refuse_packed(path, head)
     if head[TAR] == b"ustar" and b"\0" in head[: TAR.start]:
         return "tar"
+    if head.startswith(b"ORC") and b"\0" in head:  # text may begin so as well
+        return "orc"
+    if _has_lengths(head):
+        return "tfrecord"
     if head.startswith(UTF16):
         with byte_stream(path) as stream:
             head = as_utf8(path, stream, "")(HEAD)
     return text_kind(head.removeprefix(UTF8_MARK))
 
 
+def _has_lengths(head: bytes) -> bool:
+    """Do records of TFRecord begin so: length u64, its CRC, so many bytes, their CRC?"""
+    second = int.from_bytes(head[:8], "little") + 16
+    behind = head[second : second + 8]
+    return 16 < second < len(head) and behind.endswith(bytes(4)) and behind != bytes(8)
+
+
 def _refuse_packed(path: Path, head: bytes) -> None:
     """Raise DataError for what is compressed as a whole, though it is no text."""
-    inner = _by_magic(head)
-    if inner and inner != "text":
-        raise DataError(f"{path}: a {KINDS[inner].title} that was compressed as a whole; unpack it")
+    packed = compression_of(head)
+    title = f"{packed} file" if packed else KINDS[_by_magic(head) or "text"].title
+    if title != "text":
+        raise DataError(f"{path}: a {title} that was compressed as a whole; unpack it")
 
 
 def text_kind(head: bytes) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from neocpu.core.errors import DataError
 from neocpu.ingest.formats.fields import Fault, shown
 from neocpu.ingest.formats.files.frame_file import ROWS, FrameRows, Hint
 from neocpu.ingest.formats.readers import text_blocks
@@ -41,6 +42,7 @@ class RecordFile:
 
     hints: Mapping[str, Hint] = {}
     rows: int | None = None
+    advice = ""  # where no row is a record
 
     def __init__(self, path: Path, wanted: Collection[str] = ()) -> None:
         self.path = path
@@ -49,16 +51,24 @@ class RecordFile:
         missing = set(wanted)
         seen = 0
         settled: set[str] = set()
+        faulty: Faulty | None = None
         for rows, _ in self.parsed():
             for row in rows:
                 for name, value in row.items() if isinstance(row, dict) else ():
                     if name not in settled:
                         self._note(name, value)
+            if not seen and rows and isinstance(rows[0], Faulty):
+                faulty = rows[0]
             seen += len(rows)
             settled |= {name for name in self.types if self._is_settled(name)}
             missing -= {name for name, dtype in self.types.items() if dtype != pl.Null}
             if seen >= FIRST_ROWS and not missing:
                 break
+        if faulty is not None and not self.types:
+            text = shown(faulty.text.encode("utf-8", "replace"))
+            raise DataError(
+                f"{path}: no row can be read; the first {faulty.reason}: {text}{self.advice}"
+            )
         self.types = {
             name: pl.String() if dtype == pl.Null else dtype
             for name, dtype in self.types.items()

@@ -12,6 +12,7 @@ into configs, reports and checkpoints.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -30,6 +31,7 @@ from neocpu.ingest.copy_cache import (
     REMOTE,
     cache_folder,
     has_room,
+    is_cached,
     making,
     use,
 )
@@ -41,6 +43,14 @@ TIMES = ("LastModified", "last_modified", "mtime", "updated")
 SECRETS = re.compile(
     r"signature|^sig$|token|credential|accesskey|api_?key|secret|password", re.IGNORECASE
 )
+# what to do about protocols that fsspec knows under another name, or by another package
+UNKNOWN = {
+    "s3n": "write s3://",
+    "abfss": "pip install adlfs",
+    "wasb": "write abfs://, and pip install adlfs",
+    "wasbs": "write abfs://, and pip install adlfs",
+    "viewfs": "write hdfs://",
+}
 BLOCK = 8 << 20  # bytes asked for at a time
 TRIES = 5  # in a row without a byte
 PAUSE = 0.5  # seconds before the second try; each later one waits twice as long
@@ -107,27 +117,47 @@ def store_errors(address: str) -> Iterator[None]:
         # fsspec's own text names the package of a protocol
         missing = "pip install 'neocpu[remote]'" if error.name == "fsspec" else str(error)
         raise ConfigError(f"{address}: reading it needs another package: {missing}") from error
-    except FileNotFoundError as error:
-        raise DataError(f"{address}: no such file in the store") from error
-    except PermissionError as error:
-        raise DataError(
+    except Exception as error:  # every store has errors of its own
+        raise DataError(_meaning(address, error)) from error
+
+
+def _meaning(address: str, error: Exception) -> str:
+    """What an error means: of the store or, where it is of a file of ours, of the cache."""
+    if isinstance(error, OSError):
+        ours = isinstance(error.filename, str | Path) and is_cached(Path(error.filename))
+        if ours or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            return (
+                f"{address}: its copy cannot be kept in {cache_folder()}: {error.strerror}; "
+                f"{FOLDER} names another folder"
+            )
+    if isinstance(error, FileNotFoundError):
+        return f"{address}: no such file in the store"
+    if isinstance(error, PermissionError):
+        return (
             f"{address}: access denied; fsspec reads credentials from the environment and from "
             "~/.config/fsspec"
-        ) from error
-    except Exception as error:  # every store has errors of its own
-        text = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"{address}: the store says: {text}") from error
+        )
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    advice = UNKNOWN.get(address.partition(":")[0], "")
+    return f"{address}: the store says: {text}{advice and '; '}{advice}"
 
 
 def _files(store: Any, name: str, is_log: Callable[[Path], bool]) -> list[str]:
     """Names in the store of a log's files."""
-    tops = sorted(store.glob(name)) if re.search(r"[*?\[]", name) else [name]
+    tops = [name]
+    # of a file as "a[1].csv" the name is no pattern, nor is that of a page with "?"
+    if re.search(r"[*?\[]", name) and not store.exists(name):
+        fitting = sorted(store.glob(name))
+        tops = [top for top in fitting if is_log(Path(Path(top).name))] or fitting
     files = []
     for top in tops:
         if not store.isdir(top):
             files.append(top)
             continue
-        below = (file for file in store.find(top) if not file.endswith("/"))
+        below = store.find(top)
+        # a store may have an object beside a folder of its name, by which tools mark the folder
+        folders = {str(folder) for file in below for folder in PurePosixPath(file).parents}
+        below = [file for file in below if not file.endswith("/") and file not in folders]
         files += [file for file in sorted(below) if is_log(Path(os.path.relpath(file, top)))]
     if not files:
         raise FileNotFoundError(name)

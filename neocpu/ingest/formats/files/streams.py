@@ -27,6 +27,7 @@ COMPRESSIONS = {
     b"\xfd7zXZ\0": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
     b"PK\3\4": "zip",
+    b"PK\5\6": "zip",  # without a file
 }
 BROKEN = (
     *(EOFError, OSError, RuntimeError, ValueError, NotImplementedError),
@@ -92,7 +93,7 @@ def _explained(path: Path, kind: str) -> Iterator[None]:
         if not kind:
             raise DataError(f"{path}: reading failed: {error}") from error
         raise DataError(
-            f"{path}: truncated or damaged {kind} file ({error}); fetch it again"
+            f"{path}: truncated or damaged {kind} file ({error}); fetch it again, or unpack it"
         ) from error
 
 
