@@ -11,7 +11,12 @@ import pytest
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.kernels.compile import key as kernel_key
 from neocpu.kernels.compile import threads as kernel_threads
-from neocpu.parallel.transport.environment import check_kernels, check_threads, check_variables
+from neocpu.parallel.transport.environment import (
+    check_kernels,
+    check_launcher,
+    check_threads,
+    check_variables,
+)
 
 OLD_CPU = """
 from neocpu.core.errors import EnvironmentProblem
@@ -48,6 +53,14 @@ def test_more_threads_than_a_limit_allows_are_refused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs always have it")
+def test_processes_of_torchrun_are_no_ranks() -> None:
+    # of a pod of PyTorchJob, and of a process alone
+    for variables in ({"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "1", "LOCAL_RANK": "0"}):
+        check_launcher(variables)
+    with pytest.raises(EnvironmentProblem, match=r"2 processes .* --ranks 2, or unset"):
+        check_launcher({"WORLD_SIZE": "2", "LOCAL_RANK": "1"})
+
+
 def test_a_cpu_without_fused_multiply_add_is_told_before_anything_is_compiled() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OLD_CPU],

@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+import click
 import pytest
 
+from neocpu.cli.screen.options import Launch
 from neocpu.core.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.transport import hosts, launch
 from neocpu.parallel.transport.hosts import HostRanks, hosts_of_file, listed_hosts, ranks_of_hosts
@@ -22,6 +24,8 @@ FILES = {
     # a line for each rank, as PBS and LSF write them
     "n1\nn1\nn2\nn1\n": [("n1", 3), ("n2", None)],
     "n1:2 user=me\nn2 user=me slots=3\n": [("me@n1", 2), ("me@n2", 3)],
+    # Grid Engine
+    "n1.site 4 all.q@n1.site UNDEFINED\nn2 1 all.q@n2 <NULL>\n": [("n1.site", 4), ("n2", 1)],
     "me@10.0.0.1:2\r\n10.0.0.2\r\n": [("me@10.0.0.1", 2), ("10.0.0.2", None)],
 }
 
@@ -62,6 +66,8 @@ def test_what_names_no_host_is_refused(text: str, tmp_path: Path) -> None:
         hosts_of_file(path)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         hosts_of_file(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"empty, as \$PBS_NODEFILE is outside of a job"):
+        hosts_of_file(Path(""))
 
 
 def test_a_node_list_of_slurm_is_told_how_to_become_names(tmp_path: Path) -> None:
@@ -107,6 +113,13 @@ def test_words_of_each_mpi(version: str, tmp_path: Path, monkeypatch: pytest.Mon
     else:
         with pytest.raises(EnvironmentProblem, match="none is missing or cannot be written"):
             mpiexec_command(2, ["x.py"])
+
+
+def test_who_has_ranks_already_starts_none_on_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_SIZE", "2")
+    for words in ({"hosts": "a,b"}, {"hostfile": Path("hosts")}):
+        with pytest.raises(click.UsageError, match="a launcher has started these already"):
+            Launch(**words).starts_ranks  # noqa: B018
 
 
 def test_a_port_that_is_taken_for_ranks_does_not_fill_the_memory(

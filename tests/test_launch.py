@@ -319,6 +319,19 @@ def test_what_the_machine_lacks_is_no_bug(alone: pytest.MonkeyPatch, capsys) -> 
     assert words.count("\n") == 1
 
 
+def test_who_can_open_no_file_still_speaks(alone: pytest.MonkeyPatch, capsys) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    def main() -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    alone.setattr(guard.tempfile, "gettempdir", nowhere)
+    ended: list[int] = []
+    assert guard.guard(main, ended.append) == 1 and ended == [1]
+    assert capsys.readouterr().err.startswith("neocpu: error: Too many open files; raise the limit")
+
+
 def test_bugs_have_a_traceback(alone: pytest.MonkeyPatch, capsys) -> None:
     def bug() -> int:
         return 1 // 0
@@ -497,6 +510,12 @@ def test_local_ranks_start_whatever_a_scheduler_left(
         ("SLURM_NNODES", "2"),
         ("SLURM_TASKS_PER_NODE", "2(x2)"),
         ("PBS_NODEFILE", "/nowhere"),
+        # of Kubernetes' MPI operator, and of sites whose mpiexec goes through their scheduler
+        ("HYDRA_HOST_FILE", "/nowhere"),
+        ("PRTE_MCA_prte_default_hostfile", "/nowhere"),
+        ("HYDRA_LAUNCHER", "slurm"),
+        ("HYDRA_RMK", "pbs"),
+        ("HYDRA_IFACE", "ib0"),
     ):
         monkeypatch.setenv(name, value)
     running = job(tmp_path, "start", ranks=2)

@@ -218,6 +218,12 @@ def test_a_lost_host_and_an_unknown_failure() -> None:
     assert not [part for line in UNREACHED.splitlines(True) for part in talk.ranks_lines(line)]
     ending.read()
     assert (ending.lost, ending.host) == (True, "host1")
+    ending = Ending(status=255)
+    said = LOST + "[mpiexec@node0] APPLICATION TIMED OUT, TIMEOUT = 30s\n"
+    assert not [part for line in said.splitlines(True) for part in Talk(ending).ranks_lines(line)]
+    ending.read()
+    survivor = Survivor(Path("none"), lambda go_on: ending, "again", print)
+    assert survivor._reason(ending).startswith("mpiexec ended it after 30 s, as MPIEXEC_TIMEOUT")
     ending = Ending(status=1)
     Talk(ending).ranks_lines("[proxy:0:0@x] no such file: python\n")
     ending.read()

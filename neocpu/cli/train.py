@@ -17,7 +17,7 @@ from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.cores import available
 from neocpu.kernels.compile.choice import FAMILIES, use
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.parallel.transport.environment import cores_left_out
+from neocpu.parallel.transport.environment import check_launcher, cores_left_out
 from neocpu.parallel.transport.launch import held_signals, launched
 from neocpu.serve.report.trackers import TRACKERS, trackers
 from neocpu.train.config import config as configs
@@ -153,6 +153,8 @@ def train(
     if dry_run:
         show_dry_run(settings, config, launch, out)
         return
+    if not launched():
+        check_launcher()
     if launched() and shown.restarts:
         raise click.UsageError(
             "--restarts is for ranks that this command starts (--ranks); what another launcher "

@@ -95,6 +95,11 @@ class Launch(HostOptions):
     def starts_ranks(self) -> bool:
         """Are there ranks to start, and is this process none of them?"""
         named = self.hosts is not None or self.hostfile is not None
+        if named and launched():
+            raise click.UsageError(
+                "--hosts and --hostfile start ranks, and a launcher has started these already: "
+                "leave them out, or name the hosts to the launcher"
+            )
         return not launched() and (named or (self.ranks or 1) > 1)
 
     def mpiexec(

@@ -86,6 +86,20 @@ def cores_left_out(cores: int, variables: Mapping[str, str] = os.environ) -> str
     )
 
 
+def check_launcher(variables: Mapping[str, str] = os.environ) -> None:
+    """Raise EnvironmentProblem for a process that torchrun or its kin started with others: they are
+    no ranks of MPI, and each would train alone, into folders of its own.
+    """
+    processes = variables.get("WORLD_SIZE", "")
+    if "LOCAL_RANK" in variables and processes.isdigit() and int(processes) > 1:
+        raise EnvironmentProblem(
+            f"{processes} processes were started as by torchrun, accelerate or deepspeed "
+            "(WORLD_SIZE, LOCAL_RANK), but ranks are those of MPI, and each would train alone; "
+            f"start them with mpiexec -n {processes}, srun or --ranks {processes}, or unset these "
+            "variables"
+        )
+
+
 def check_kernels() -> None:
     """Raise EnvironmentProblem where kernels would not run, or not compile in reasonable time."""
     # these load Numba, which reads its variables once: they must have been checked by then

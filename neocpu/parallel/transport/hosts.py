@@ -4,6 +4,7 @@ Hosts are named as other launchers name them, `a,b` or `a:2,b:4`, or by a file:
 
     node1:8  or  node1 slots=8      ranks of a host, at most
     node1                           a rank for each time that the host is named
+    node1 8 all.q@node1 UNDEFINED   as Grid Engine has it ($PE_HOSTFILE)
     # ...                           nothing
 """
 
@@ -22,6 +23,7 @@ MOST_RANKS = 4096  # of a host
 NAME = r"(?:\w[\w.-]*@)?\w[\w.-]*"
 LISTED = re.compile(rf"({NAME})(?::(\d+))?")
 LINE = re.compile(rf"({NAME})(?::(\d+))?((?:\s+\w[\w-]*\s*=\s*\S+)*)")
+GRID_ENGINE = re.compile(rf"({NAME})\s+(\d+)\s+\S+\s+\S+")  # the queue, and processors
 PAIR = re.compile(r"(\w[\w-]*)\s*=\s*(\S+)")
 # what Open MPI and MPICH may say of a host besides
 THEIRS = {"max_slots", "max-slots", "binding", "bindings", "ifname"}
@@ -63,6 +65,8 @@ def hosts_of_file(path: Path) -> list[Named]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        if path == Path():
+            reason = "it is empty, as $PBS_NODEFILE is outside of a job"
         raise ConfigError(f"--hostfile {path}: cannot be read: {reason}") from error
     hosts = []
     for number, line in enumerate(lines, 1):
@@ -81,6 +85,8 @@ def hosts_of_file(path: Path) -> list[Named]:
 
 def _of_line(text: str) -> Named | None:
     """The host of a line of a file; None where it is none, or says what nobody knows."""
+    if match := GRID_ENGINE.fullmatch(text):
+        return _named(*match.groups())
     match = LINE.fullmatch(text)
     if match is None:
         return None

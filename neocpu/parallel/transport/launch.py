@@ -65,6 +65,22 @@ SIZES = (
 
 # by which launchers find the hosts of a job: Slurm, PBS, LSF, LoadLeveler, Cobalt, Grid Engine
 SCHEDULERS = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LOADL_", "COBALT_", "PE_HOSTFILE")
+# by which they, Kubernetes' MPI operator and modules of sites tell mpiexec other hosts
+HOST_FILES = (
+    "HYDRA_HOST_FILE",
+    "I_MPI_HYDRA_HOST_FILE",
+    "OMPI_MCA_orte_default_hostfile",
+    "PRTE_MCA_prte_default_hostfile",
+)
+# how it reaches them, which ranks of this machine do not need
+REACHES = (
+    "HYDRA_LAUNCHER",
+    "HYDRA_RMK",
+    "HYDRA_IFACE",
+    "I_MPI_HYDRA_",
+    "OMPI_MCA_plm",
+    "PRTE_MCA_plm",
+)
 
 # the user decides how threads are placed and how they wait
 PLACED = {"OMP_PROC_BIND", "OMP_WAIT_POLICY"}
@@ -196,8 +212,8 @@ def mpiexec_command(
 
     Open MPI refuses root, and more ranks than cores, and binds ranks to cores, unless told
     otherwise; other MPIs ignore these variables, and what the user set stays. Variables of
-    schedulers do not: mpiexec would start ranks through them on the hosts of a job, and wait for
-    ever where that job is no more.
+    schedulers do not, nor those that name other hosts: mpiexec would start ranks through them on
+    the hosts of a job, and wait for ever where that job is no more.
 
     Raises ConfigError for more ranks than a machine has memory to start; EnvironmentProblem where
     MPI, or what it needs, is missing.
@@ -205,8 +221,9 @@ def mpiexec_command(
     from neocpu.parallel.transport.hosts import check_room, host_words, is_open_mpi
 
     check_room(ranks, hosts)
+    strange = (*SCHEDULERS, *HOST_FILES, *(() if hosts else REACHES))
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(SCHEDULERS)
+        name: value for name, value in os.environ.items() if not name.startswith(strange)
     }
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")

@@ -77,6 +77,10 @@ UNMET = re.compile(r"Fatal error in (internal_|P?MPI_)Init|looks like MPI_INIT f
 UNREACHED = re.compile(r'unable to connect from "(?P<host>[^"]+)" to')
 
 
+# of MPICH, where a variable says how long a job may take
+TIMED_OUT = re.compile(r"APPLICATION TIMED OUT, TIMEOUT = (?P<seconds>\d+)s")
+
+
 @dataclass
 class Ending:
     """How a job ended.
@@ -87,7 +91,8 @@ class Ending:
     rank of this host that ended before all others. stalled : ranks ended themselves, since
     the run stood still. starved : the system killed a process, as a limit on this one's control
     groups left no memory. stopped : how often this process was asked to end it. unmet : MPI's
-    library could not start a rank, which it says itself. said : ranks told how they ended. talk :
+    library could not start a rank, which it says itself. limit : seconds after which mpiexec ended
+    it (0: it did not). said : ranks told how they ended. talk :
     the launcher's lines.
     """
 
@@ -102,6 +107,7 @@ class Ending:
     starved: bool = False
     stopped: int = 0
     unmet: bool = False
+    limit: int = 0
     said: bool = False
     talk: list[str] = field(default_factory=list)
 
@@ -118,6 +124,8 @@ class Ending:
                 break
         else:
             self.lost = bool(LOST.search(text))
+            if match := TIMED_OUT.search(text):
+                self.limit = int(match["seconds"])
             if match := UNREACHED.search(text):
                 self.host = match["host"]
         # MPICH's launcher names any of the ranks, which it has killed itself but for one

@@ -116,6 +116,8 @@ class Survivor:
                     "the MPI library could not start the ranks, and says why above "
                     "(`neocpu doctor --ranks 2` tries it alone)"
                 )
+            if ending.limit:
+                return f"mpiexec ended it after {ending.limit} s, as MPIEXEC_TIMEOUT says; unset it"
             if ending.signal:
                 return _killed(ending, record, token)
             if ending.lost:
