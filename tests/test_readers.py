@@ -719,3 +719,8 @@ def test_a_split_that_cuts_windows_is_refused():
     with pytest.raises(ConfigError, match=r"readers.split.*shuffled in windows of 16"):
         config_of("log.csv", "readers.count=1", "readers.split=3")
     config_of("log.csv", "readers.count=1", "readers.split=3", "data.shuffle=false")
+
+
+def test_files_that_still_come_need_readers():
+    with pytest.raises(ConfigError, match=r"readers.follow.*: --readers 1"):
+        config_of("in", "readers.follow=true", "data.shuffle=false")

@@ -2,6 +2,7 @@
 by itself?
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -95,6 +96,21 @@ def test_a_rank_that_was_stopped_goes_on_and_work_that_takes_long_is_no_standing
     assert ending == Ending(first=ending.first)
     ending, text, _ = run_job(tmp_path, "busy", capfd)
     assert not text and not ending.status
+
+
+def test_what_ranks_print_is_written_as_far_as_it_can_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say = [sys.executable, "-c", "print('digest \xfc\u0416')"]
+    with open(tmp_path / "latin", "w", encoding="latin-1") as latin, open("/dev/full", "w") as full:
+        for out, told in ((latin, ""), (full, "stdout cannot be written (No space left")):
+            monkeypatch.setattr(sys, "stdout", out)
+            supervise(say, dict(os.environ), tmp_path / RANKS, Stops())
+            assert (told in capsys.readouterr().err) if told else not capsys.readouterr().err
+            monkeypatch.undo()
+            with contextlib.suppress(OSError):
+                out.close()
+    assert (tmp_path / "latin").read_bytes() == b"digest \xfc\\u0416\n"
 
 
 @needs_mpi

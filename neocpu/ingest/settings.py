@@ -136,6 +136,8 @@ class ReadersConfig:
         if self.count and data.shuffle and self.split % WINDOW:
             why = f"{self.split} blocks, but samples are shuffled in windows of {WINDOW}; give a "
             yield "split", f"{why}multiple of that, or set data.shuffle = false"
+        if self.follow and not self.count:
+            yield "follow", "files that still come are read by readers: --readers 1, readers.count"
 
 
 def feature_names(data: DataConfig) -> tuple[str, ...]:

@@ -207,8 +207,8 @@ class Comm(ABC):
         every rank.
 
         That rank raises its own object; the others an error of the same class (RuntimeError unless
-        it is a NeocpuError) with the same message. `spoken_by` on it is the rank, which alone needs
-        to print it.
+        it is a NeocpuError) with the same message and exit status. `spoken_by` on it is the rank,
+        which alone needs to print it.
         """
         # the lowest rank brings the largest number, so one exchange finds the speaker
         largest = self.largest(0 if error is None else self.size - self.rank)
@@ -217,8 +217,10 @@ class Comm(ABC):
         speaker = self.size - largest
         from_here = error is not None and speaker == self.rank
         # a gather needs all ranks; those that have nothing to say bring nothing
-        description = json.dumps([type(error).__name__, str(error)]).encode() if from_here else b""
-        name, message = json.loads(self.allgather_bytes(description)[speaker])
+        status = getattr(error, "exit_status", None)
+        facts = [type(error).__name__, str(error), status]
+        description = json.dumps(facts).encode() if from_here else b""
+        name, message, status = json.loads(self.allgather_bytes(description)[speaker])
         if from_here:
             assert error is not None
             raised = error
@@ -226,6 +228,9 @@ class Comm(ABC):
             kind = getattr(errors, name, None)
             if isinstance(kind, type) and issubclass(kind, errors.NeocpuError):
                 raised = kind(message)
+            elif status is not None:  # of a class of its own, as a signal that ends the run
+                raised = errors.NeocpuError(message)
+                raised.exit_status = status
             else:
                 raised = RuntimeError(f"rank {speaker}: {name}: {message}")
         raised.spoken_by = speaker  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Self, TextIO
 
 from neocpu.core.cores import end_with_parent, host_key, memory_kills
 from neocpu.parallel.transport.abort import Handler
@@ -92,8 +92,8 @@ class Ending:
     the run stood still. starved : the system killed a process, as a limit on this one's control
     groups left no memory. stopped : how often this process was asked to end it. unmet : MPI's
     library could not start a rank, which it says itself. limit : seconds after which mpiexec ended
-    it (0: it did not). said : ranks told how they ended. talk :
-    the launcher's lines.
+    it (0: it did not). unwritten : why not all lines could be written to stdout. said : ranks told
+    how they ended. talk : the launcher's lines.
     """
 
     status: int = 0
@@ -108,6 +108,7 @@ class Ending:
     stopped: int = 0
     unmet: bool = False
     limit: int = 0
+    unwritten: str = ""
     said: bool = False
     talk: list[str] = field(default_factory=list)
 
@@ -287,6 +288,9 @@ def supervise(
         ending.signal, ending.process, ending.host = -status, mpiexec.pid, socket.gethostname()
     if not ending.explained:
         _write(sys.stderr, "".join(ending.talk))
+    if ending.unwritten and not ending.status:
+        where = f"the summary is in {record.parent}"
+        _write(sys.stderr, f"neocpu: stdout cannot be written ({ending.unwritten}); {where}\n")
     return ending
 
 
@@ -311,7 +315,7 @@ def _look_for_first(record: Path, ending: Ending, mpiexec: "subprocess.Popen[byt
 
 
 def _relay(
-    stream: IO[bytes], out: IO[str], ending: Ending, mpiexec: "subprocess.Popen[bytes]"
+    stream: IO[bytes], out: TextIO, ending: Ending, mpiexec: "subprocess.Popen[bytes]"
 ) -> None:
     """Hand on a stream's lines, but the launcher's."""
     talk = Talk(ending)
@@ -327,7 +331,9 @@ def _relay(
                 end = threading.Timer(GRACE, _end, (mpiexec,))
                 end.daemon = True
                 end.start()
-            _write(out, "".join(talk.ranks_lines(line)))
+            unwritten = _write(out, "".join(talk.ranks_lines(line)))
+            if out is sys.stdout:
+                ending.unwritten = ending.unwritten or unwritten
     _write(out, "".join(talk.rest()))
 
 
@@ -338,10 +344,18 @@ def _end(mpiexec: "subprocess.Popen[bytes]") -> None:
             os.killpg(mpiexec.pid, signal.SIGKILL)
 
 
-def _write(out: IO[str], text: str) -> None:
-    """Write as far as anybody reads; ranks must never wait for a pipe that nobody empties."""
-    if not text:
-        return
-    with suppress(OSError, ValueError):
-        out.write(text)
-        out.flush()
+def _write(out: TextIO, text: str) -> str:
+    """Write as far as anybody reads; ranks must never wait for a pipe that nobody empties.
+
+    Returns why it could not be written; "": it was.
+    """
+    encoding = out.encoding or "utf-8"
+    try:
+        if text:
+            out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            out.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError:  # it was closed
+        return "it is closed"
+    return ""
