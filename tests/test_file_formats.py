@@ -83,7 +83,21 @@ def test_init_goes_by_the_names_of_each_part(kind, tmp_path):
 
 def test_a_column_may_have_no_name(tmp_path):
     pl.DataFrame({"y": [0, 1], "": [1, 2]}).write_parquet(tmp_path / "log.parquet")
-    assert look([tmp_path / "log.parquet"]).rows == 2
+    log = look([tmp_path / "log.parquet"])
+    assert log.rows == 2 and log.hints[""].kind == "left out"
+
+
+def test_a_header_may_stand_below_empty_lines(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_bytes(b"\r\n\ny,c\n1,a\n0,b\nx,b\n")
+    tree = {"label": {"column": "y"}, "category": [{"columns": ["c"]}]}
+    assert "log.csv, line 6" in str(log) + faulty(tmp_path, log.name, log.read_bytes(), tree)
+    log.write_bytes(log.read_bytes()[:-4])
+    assert samples([log], tmp_path / "x.h5", tree)[0] == [1, 0]
+    schema = table_schema(tree)
+    counted = (index_of(log, schema, "fail"),)
+    assert RawLog(counted, schema).open().take(np.arange(2)).labels.tolist() == [1, 0]
+    assert look([log]).rows == 2
 
 
 @pytest.mark.parametrize("form", bench.LOGS)

@@ -68,11 +68,15 @@ def first_block(path: Path, block: int = BLOCK_BYTES, encoding: str = "") -> Tex
     return start
 
 
-def comments(text: Bytes, mark: str) -> tuple[int, int]:
-    """(bytes, lines) of the comments that a text begins with: lines that begin with a mark."""
+def comments(text: Bytes, mark: str, blank: bool = False) -> tuple[int, int]:
+    """(bytes, lines) of the comments that a text begins with: lines that begin with a mark.
+
+    blank : empty lines are none of it either, as where a header follows.
+    """
     content = text.tobytes()
+    marks = (*([mark.encode()] if mark else []), *([b"\n", b"\r\n"] if blank else []))
     size = lines = 0
-    while mark and content.startswith(mark.encode(), size):
+    while marks and content.startswith(marks, size):
         size = content.index(b"\n", size) + 1
         lines += 1
     return size, lines

@@ -114,7 +114,7 @@ def _text(path: Path, schema: Schema, keys: Mapping[str, str]) -> Source:
     if start is None:  # an empty file names no columns
         columns = schema.columns or tuple(schema.used)
         return Source(TextParser(replace(schema, columns=columns)), iter(()))
-    first, lines_before = comments(start.text, schema.comment)
+    first, lines_before = comments(start.text, schema.comment, blank=not schema.columns)
     cut = start.text.tobytes().find(b"\n", first) + 1
     head = start.text[first:cut].tobytes()
     line = head.decode("utf-8", "replace").rstrip("\r\n")

@@ -101,18 +101,23 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int =
         titles = ", ".join(KINDS[kind].title for kind in kinds)
         raise DataError(f"{paths[0]}: the files are of several kinds ({titles}); give one kind")
     log = _look_at_text(files, looked_at) if kinds == ["text"] else _look_at_frames(files, rows_at)
-    hints = {**log.hints, **_row_numbers(log.frame)}
+    hints = {**log.hints, **_no_inputs(log.frame)}
     return replace(log, paths=tuple(map(Path, paths)), hints=hints)
 
 
-def _row_numbers(frame: pl.DataFrame) -> dict[str, Hint]:
-    """Columns that pandas made of the index of a frame, where it numbers the rows."""
+def _no_inputs(frame: pl.DataFrame) -> dict[str, Hint]:
+    """Columns that pandas made of the index of a frame, where it numbers the rows; and one without
+    a name.
+    """
     names = [name for name in frame.columns if INDEX.fullmatch(name)]
-    return {
+    hints = {
         name: Hint("left out", why="the row numbers of a pandas frame")
         for name in names
         if frame[name].n_unique() == frame.height
     }
+    if "" in frame.columns:
+        hints[""] = Hint("left out", why="it has no name")
+    return hints
 
 
 def _look_at_frames(files: Sequence[Path], rows_at: int) -> Log:
