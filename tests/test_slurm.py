@@ -32,7 +32,8 @@ except EnvironmentProblem:
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "examples" / "slurm"
 TRIES = 3  # Slurm's PMI now and then cuts a line of MPICH's in two, and ranks do not meet
-# srun starts two ranks; it and scontrol note what they were asked
+# srun starts two ranks; it and scontrol, which has no answer the first time, note what they were
+# asked
 SRUN = """#!/bin/bash
 for name in ${{!SLURM_@}}; do unset "$name"; done
 echo "$@" >> {folder}/started
@@ -40,6 +41,7 @@ while [[ $1 == --* ]]; do shift; done
 exec {mpiexec} -n 2 "$@"
 """
 SCONTROL = """#!/bin/bash
+[ -e {folder}/away ] || {{ touch {folder}/away; exit 1; }}
 echo "$@" >> {folder}/requeued
 """
 NEOCPU = """#!/bin/bash
@@ -58,7 +60,9 @@ def stand_in(folder: Path) -> dict[str, str]:
     programs = folder / "bin"
     programs.mkdir()
     facts = {"mpiexec": find_mpiexec(), "folder": folder, "python": sys.executable}
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("neocpu", NEOCPU)):
+    none = "#!/bin/bash\n"
+    texts = {"srun": SRUN, "scontrol": SCONTROL, "neocpu": NEOCPU, "sleep": none}
+    for name, text in texts.items():
         (programs / name).write_text(text.format(**facts))
         (programs / name).chmod(0o755)
     _, environment = mpiexec_command(2, [])

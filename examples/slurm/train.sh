@@ -50,9 +50,14 @@ if [ "$status" -eq 138 ]; then # stopped by SIGUSR1 (128 + 10), with a checkpoin
     if [ "${SLURM_RESTART_COUNT:-0}" -lt "${NEOCPU_RESTARTS:-100}" ]; then
         job=$SLURM_JOB_ID
         [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-        scontrol requeue "$job"
-        exit
+        # slurmctld may be away: each try then takes 10 s, and two minutes are left
+        for try in 1 2 3 4 5 6; do
+            scontrol requeue "$job" && exit
+            sleep 5
+        done
+        echo "train.sh: $job could not be put back into the queue; submit it again to go on" >&2
+    else
+        echo "train.sh: restarted ${SLURM_RESTART_COUNT:-0} times; submit it again to go on" >&2
     fi
-    echo "train.sh: restarted ${SLURM_RESTART_COUNT} times; submit it again to go on" >&2
 fi
 exit "$status"
