@@ -310,10 +310,12 @@ def command(*words: str) -> Callable[[Place, Life], None]:
 
 def suspend(place: Place, life: Life) -> None:
     """The job's processes are stopped, on all nodes, and go on some seconds later."""
-    assert isinstance(life, Job)
+    assert isinstance(place, Cluster) and isinstance(life, Job)
     life.tell("scontrol", "suspend", life.job)
     life.wait(place.chance.uniform(0.5, 5.0))
     life.tell("scontrol", "resume", life.job)
+    # Slurm forgets them if the slurmd is started anew meanwhile
+    place.later(5.0, lambda: life.signal(list(life.processes()), signal.SIGCONT))
 
 
 def near_limit(place: Place, life: Life) -> None:
