@@ -47,6 +47,7 @@ from soak_faults import (
     stop_long,
 )
 
+from neocpu.parallel.watch.words import STALLED
 from tests.slurm_room import CORES, DAEMONS, NODES, ROOT, Slurm, cluster, start
 
 SCRIPT = ROOT / "examples" / "slurm" / "train.sh"
@@ -164,7 +165,15 @@ class Job(Life):
         """What it printed, each time before it was put back, and at last."""
         data = self.log.read_bytes() if self.log.exists() else b""
         cuts = [0, *self.cuts, len(data)]
-        return [data[a:b].decode(errors="replace") for a, b in itertools.pairwise(cuts)]
+        texts = [data[a:b].decode(errors="replace") for a, b in itertools.pairwise(cuts)]
+        return [_said_once(text) for text in texts]
+
+
+def _said_once(text: str) -> str:
+    """A text in which one host tells that the run stands still: with srun a rank of each does."""
+    first, told, rest = text.partition(soak.ERROR + STALLED)
+    lines = rest.splitlines(keepends=True)
+    return first + told + "".join(x for x in lines if not x.startswith(soak.ERROR + STALLED))
 
 
 def parent_of(number: int) -> int:
