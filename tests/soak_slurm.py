@@ -20,6 +20,7 @@ import contextlib
 import itertools
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -124,7 +125,7 @@ class Job(Life):
             return True
         self.facts = dict(word.partition("=")[::2] for word in told.stdout.split())
         if len(self.cuts) < int(self.facts["Restarts"]):
-            self.cuts.append(self.log.stat().st_size if self.log.exists() else 0)
+            self.cuts.append(self.log.stat().st_size)
         if self.state != "PENDING":
             self._ran = self._looked
         elif self.facts["Reason"] == "BeginTime":
@@ -163,7 +164,7 @@ class Job(Life):
 
     def pieces(self) -> list[str]:
         """What it printed, each time before it was put back, and at last."""
-        data = self.log.read_bytes() if self.log.exists() else b""
+        data = self.log.read_bytes()
         cuts = [0, *self.cuts, len(data)]
         texts = [data[a:b].decode(errors="replace") for a, b in itertools.pairwise(cuts)]
         return [_said_once(text) for text in texts]
@@ -423,8 +424,10 @@ class Scheduled(soak.Soak):
         ]
         if restarts:
             words += ["--ranks", str(ranks), "--restarts", str(restarts)]
+        command = ["sbatch", "--parsable", *options, f"--output={log}", *words]
+        log.write_text(f"{shlex.join(command)}\n")  # to which the job adds
         process = subprocess.Popen(
-            ["sbatch", "--parsable", *options, f"--output={log}", *words],
+            command,
             env=slurm.environment | {MARK: mark, "TMPDIR": str(self.folder / "tmp")},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -478,7 +481,7 @@ class Scheduled(soak.Soak):
             life.excused = True
         text = len(before) * PUT_BACK + text
         self._look_behind(life, status, text, LAST)
-        rows = [path for path in (self.folder / "tmp").rglob("*") if path.is_file()]
+        rows = list((self.folder / "tmp").glob(f"neocpu-rows-{life.job}/**/*"))
         if rows and not (status or soak.RESTARTED in text):
             raise soak.Broken(f"left: {rows}\n{text}")
         return status, text

@@ -12,7 +12,9 @@ import pytest
 import spmd_comm
 from spmd import BODIES, run_under_mpi, spmd
 
+from neocpu.core.types import Bytes
 from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.near import NearExchanges, Runs
 from neocpu.parallel.transport.sent import sum_traffic
 from neocpu.parallel.transport.threads import run_threads
 
@@ -54,6 +56,34 @@ def test_irregular_nodes_count_as_one() -> None:
     ):
         comm.nodes = np.array(nodes)
         assert comm.ranks_per_node == expected
+
+
+def test_a_rank_that_waits_by_memory_lets_mpi_go_on() -> None:
+    """What it sent to another host may still be here, and who waits for that may be who it waits
+    for.
+    """
+
+    class Late:
+        """Windows and messages: a neighbour's is there once MPI has gone on."""
+
+        pushed = False
+        asked = 0
+
+        def push(self) -> None:
+            self.pushed = True
+
+        def post(self, *message: object) -> bool:
+            return True
+
+        def take(self, exchange: int, host_rank: int, view: Bytes) -> int | None:
+            self.asked += 1
+            assert self.asked < 1000
+            return view.size if self.pushed else None
+
+    late = Late()
+    near = NearExchanges(late, [0, 1], 0, 2.0, late)
+    one = Runs(np.zeros(2, np.uint8), [0, 1], [1, 1])
+    near.start(one, one).wait()
 
 
 def test_alone_loads_no_mpi_and_no_numba() -> None:

@@ -133,6 +133,10 @@ class _Post:
         if requests:
             MPI.Request.Waitall(requests)
 
+    def push(self) -> None:
+        """Let MPI go on with messages that are over here, but have not left."""
+        self._comm.Iprobe(MPI.ANY_SOURCE, _NEVER)
+
     def _chunks(self, view: NDArray[np.uint8]) -> Iterator[BufSpec]:
         for lo in range(0, view.size, self._chunk):
             chunk = view[lo : lo + self._chunk]
