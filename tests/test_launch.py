@@ -387,6 +387,24 @@ def test_a_rank_that_mpi_cannot_go_on_with_lets_others_speak(
     assert time.monotonic() - begun >= 0.1  # in which the launcher ends it, if it can
 
 
+def test_a_rank_that_mpi_cannot_reach_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    """As where the node of another rank is lost, and nobody there can say so."""
+    monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(guard, "_job", guard._Job())
+    monkeypatch.setattr(guard, "PATIENCE", 0.1)
+    lost = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})
+
+    def wrong() -> int:
+        raise lost("Other MPI error, error stack:\nMPID_Isend(61): \nOFI call failed (no route)")
+
+    guard.join_job("token", 1, lambda status: None)
+    assert run_guarded(wrong) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("neocpu: error: rank 1 cannot reach another one (OFI call failed (no ro")
+
+
 def test_a_second_command_of_a_shell_with_stale_variables_speaks_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
 ) -> None:

@@ -25,6 +25,7 @@ from typing import Self
 from neocpu.core.errors import REMEDIES, NeocpuError
 
 PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
+UNREACHED = "Other MPI error"  # how MPICH's reasons begin that are no mistake of the caller
 _STARTED = time.time()  # of this process, nearly
 
 
@@ -80,6 +81,8 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
         if type(error).__module__ == "mpi4py.MPI":
             # MPI lost another rank: the launcher ends this one too, or one beside it says why
             _wait_for(_marker())
+            if str(error).startswith(UNREACHED):
+                return _end_job(error, f"neocpu: error: {_unreached(error)}", 1, abort)
         rank = _job.rank
         where = "" if rank is None else f" on rank {rank}"
         text = (
@@ -87,6 +90,15 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
             + f"neocpu: unexpected {type(error).__name__}{where}: {error}"
         )
         return _end_job(error, text, 1, abort)
+
+
+def _unreached(error: BaseException) -> str:
+    """That MPI cannot reach another rank, and the last of its reasons, which is the deepest."""
+    *_, reason = str(error).splitlines()
+    return (
+        f"rank {_job.rank} cannot reach another one ({reason.strip()}): that one was killed, or "
+        "its host or link is lost; go on with --resume"
+    )
 
 
 def _what_lacks(error: BaseException) -> str:
