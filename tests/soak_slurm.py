@@ -124,7 +124,7 @@ class Job(Life):
         if told.returncode:  # slurmctld is away
             return True
         self.facts = dict(word.partition("=")[::2] for word in told.stdout.split())
-        if len(self.cuts) < int(self.facts["Restarts"]):
+        if self.state not in ENDED and len(self.cuts) < int(self.facts["Restarts"]):
             self.cuts.append(self.log.stat().st_size)
         if self.state != "PENDING":
             self._ran = self._looked
@@ -472,7 +472,8 @@ class Scheduled(soak.Soak):
             if wrong := soak.complaint(1, piece, 0, may_fail=True, cut_off=True):
                 raise soak.Broken(f"{wrong}, before the job was put back\n{piece}")
         life.excused = TORN in text
-        life.cut_off |= life.excused or any(word in text for word in SPOKEN)
+        # Slurm may end a job in the queue
+        life.cut_off |= life.excused or not text or any(word in text for word in SPOKEN)
         status = life.status
         if not status and "\ndigest " not in text:
             if CANCELLED not in text:

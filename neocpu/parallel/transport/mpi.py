@@ -110,31 +110,26 @@ class _Asleep(_Started):
 
 
 class _Post:
-    """Messages of one communicator between two ranks, each cut into at most `chunk` bytes."""
+    """`Post` of one communicator, whose messages are cut into at most `chunk` bytes."""
 
     def __init__(self, comm: MPI.Comm, chunk: int) -> None:
         self._comm = comm
         self._chunk = chunk
 
     def send(self, view: NDArray[np.uint8], rank: int, tag: int = _TAG) -> list[MPI.Request]:
-        """Requests of a message to a rank."""
         return [self._comm.Isend(chunk, rank, tag) for chunk in self._chunks(view)]
 
     def receive(self, view: NDArray[np.uint8], rank: int, tag: int = _TAG) -> list[MPI.Request]:
-        """Requests of a message from a rank."""
         return [self._comm.Irecv(chunk, rank, tag) for chunk in self._chunks(view)]
 
     def done(self, requests: Sequence[MPI.Request]) -> bool:
-        """Are they all over?"""
         return MPI.Request.Testall(requests)
 
     def wait(self, requests: Sequence[MPI.Request]) -> None:
-        """Return when they are all over."""
         if requests:
             MPI.Request.Waitall(requests)
 
     def push(self) -> None:
-        """Let MPI go on with messages that are over here, but have not left."""
         self._comm.Iprobe(MPI.ANY_SOURCE, _NEVER)
 
     def _chunks(self, view: NDArray[np.uint8]) -> Iterator[BufSpec]:
