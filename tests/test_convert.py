@@ -22,6 +22,7 @@ from neocpu.ingest.formats import readers
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.schema import Schema
 from neocpu.ingest.formats.sources import _pieces
+from neocpu.ingest.formats.text import TextParser
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.kernels.twins.numbers.elementary import log1p
 from neocpu.kernels.twins.numbers.philox import fnv1a64
@@ -557,6 +558,26 @@ def test_an_empty_file_is_told(tmp_path, kind, contents):
     skipping = dataclasses.replace(options, on_error="skip")
     with pytest.raises(DataError, match=r"log\.tsv: has no rows"):
         convert([log], tmp_path / "x.h5", kind, skipping)
+
+
+def test_a_log_that_grows_while_it_is_read_is_told(tmp_path, monkeypatch):
+    log = tmp_path / "log.csv"
+    log.write_text("y,c\n1,a\n0,12")
+    parsed = TextParser.parse_fields
+    read = []
+
+    def growing(parser, fields):
+        read.append(fields)
+        if len(read) == 2:  # what it ended with until now, which was no whole line yet
+            with open(log, "a") as file:
+                file.write("34\n")
+        return parsed(parser, fields)
+
+    monkeypatch.setattr(TextParser, "parse_fields", growing)
+    tree = {"label": {"column": "y"}, "category": [{"columns": ["c"]}]}
+    with pytest.raises(DataError, match=r"log\.csv: has changed while it was read"):
+        convert([log], tmp_path / "x.h5", "table", ConvertOptions(schema=tree))
+    assert not (tmp_path / "x.h5").exists()
 
 
 def test_a_first_line_that_is_no_header_is_told(tmp_path):

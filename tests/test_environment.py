@@ -16,6 +16,7 @@ from neocpu.parallel.transport.environment import (
     check_launcher,
     check_threads,
     check_variables,
+    tasks_left_out,
 )
 
 OLD_CPU = """
@@ -53,6 +54,14 @@ def test_more_threads_than_a_limit_allows_are_refused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs always have it")
+def test_a_rank_alone_in_a_job_of_several_tasks_is_told() -> None:
+    assert tasks_left_out(1, {"SLURM_NTASKS": "4"}).startswith(
+        "this run is one rank, and its Slurm"
+    )
+    for ranks, tasks in ((4, "4"), (2, "4"), (1, "1"), (1, "")):
+        assert not tasks_left_out(ranks, {"SLURM_NTASKS": tasks})
+
+
 def test_processes_of_torchrun_are_no_ranks() -> None:
     # of a pod of PyTorchJob, and of a process alone
     for variables in ({"WORLD_SIZE": "2", "RANK": "0"}, {"WORLD_SIZE": "1", "LOCAL_RANK": "0"}):

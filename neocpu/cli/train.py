@@ -17,7 +17,7 @@ from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.cores import available
 from neocpu.kernels.compile.choice import FAMILIES, use
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.parallel.transport.environment import check_launcher, cores_left_out
+from neocpu.parallel.transport.environment import check_launcher, cores_left_out, tasks_left_out
 from neocpu.parallel.transport.launch import held_signals, launched
 from neocpu.serve.report.trackers import TRACKERS, trackers
 from neocpu.train.config import config as configs
@@ -169,8 +169,9 @@ def train(
         outlive(launch, folder, resume, shown.restarts, shown.min_ranks)
     with held_signals():
         comm = launch.comm(settings)
-        if comm.rank == 0 and (problem := cores_left_out(len(available()))):
-            click.echo(f"warning: {problem}", err=True)
+        for problem in (cores_left_out(len(available())), tasks_left_out(comm.size)):
+            if comm.rank == 0 and problem:
+                click.echo(f"warning: {problem}", err=True)
         folder = out or default_folder(config, resume, comm)
         from neocpu.cli.screen.progress import log_of_rank
 

@@ -8,7 +8,7 @@ dataset.
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from neocpu.ingest.formats.criteo import criteo_schema
 from neocpu.ingest.formats.fields import Fault, Parsed
 from neocpu.ingest.formats.files.folders import all_files
 from neocpu.ingest.formats.schema import TRANSFORMS, Schema
-from neocpu.ingest.formats.sources import open_source
+from neocpu.ingest.formats.sources import RowBlock, open_source
 from neocpu.ingest.formats.table import table_schema
 from neocpu.ingest.settings import FORMATS, ON_ERROR
 
@@ -149,8 +149,8 @@ def convert(
 
     sources : files, folders of files, or patterns that name files.
 
-    Raises DataError (a faulty line, an unreadable or empty source, a full disk, a target that is
-    also a source), ConfigError (options).
+    Raises DataError (a faulty line, an unreadable or empty source, one that changes meanwhile, a
+    full disk, a target that is also a source), ConfigError (options).
     """
     options = options or ConvertOptions()
     paths = all_files(sources)
@@ -172,7 +172,7 @@ def convert(
         for path in paths:
             source = open_source(path, schema)
             line = source.lines_before
-            for block in source.blocks:
+            for block in _unchanged(path, source.blocks):
                 for part in block.parts:
                     parsed = source.parser.parse_fields(part)
                     faults.add(path, source.unit, line, parsed.faults)
@@ -233,6 +233,19 @@ def _no_rows(paths: Sequence[Path], faults: Faults) -> str:
         return f"{names}: has no rows"
     lines = f"{faults.count:,} faulty line{'s' * (faults.count > 1)}"
     return f"{names}: no row is left, {lines} skipped; the first: {faults.lines[0]}"
+
+
+def _unchanged(path: Path, blocks: Iterator[RowBlock]) -> Iterator[RowBlock]:
+    """The blocks of a file. Raises DataError behind the last one if it has changed meanwhile: the
+    half of its last line may have been read as a row.
+    """
+    before = path.stat()
+    yield from blocks
+    after = path.stat() if path.exists() else before
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise DataError(
+            f"{path}: has changed while it was read; convert it when nobody writes into it any more"
+        )
 
 
 def _size(path: Path) -> int:

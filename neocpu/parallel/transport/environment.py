@@ -86,6 +86,14 @@ def cores_left_out(cores: int, variables: Mapping[str, str] = os.environ) -> str
     )
 
 
+def tasks_left_out(ranks: int, variables: Mapping[str, str] = os.environ) -> str:
+    """What to do where a Slurm job has several tasks, and this run is one rank alone, else ""."""
+    tasks = variables.get("SLURM_NTASKS", "")
+    if ranks > 1 or not tasks.isdigit() or int(tasks) <= 1:
+        return ""
+    return f"this run is one rank, and its Slurm job has {tasks} tasks: srun starts a rank for each"
+
+
 def check_launcher(variables: Mapping[str, str] = os.environ) -> None:
     """Raise EnvironmentProblem for a process that torchrun or its kin started with others: they are
     no ranks of MPI, and each would train alone, into folders of its own.
