@@ -5,6 +5,7 @@ word?
 import errno
 import json
 import os
+import stat
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -334,6 +335,25 @@ def test_a_full_disk_leaves_older_checkpoints_alone(
     assert os.listdir(tmp_path / "checkpoints") == ["step-00000001.h5"]
     with CheckpointFile(tmp_path / "checkpoints" / "step-00000001.h5") as file:
         file.recomputed_digest()
+
+
+def test_a_share_that_cannot_sync_folders_keeps_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = os.fsync
+    why = errno.EINVAL  # as CIFS has it
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(why, os.strerror(why))
+        synced(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    checkpoint.save(tmp_path, make(SingleComm(), TABLE_WISE), 1)
+    assert os.listdir(tmp_path / "checkpoints") == ["step-00000001.h5"]
+    why = errno.EIO
+    with pytest.raises(CheckpointError, match="could not be written"):
+        checkpoint.save(tmp_path, make(SingleComm(), TABLE_WISE), 2)
 
 
 def test_leftovers_of_a_killed_run_are_swept_away(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import pickle
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -348,6 +349,20 @@ def test_what_polars_panics_at_is_told_without_its_trace(tmp_path, capfd):
     said = faulty(tmp_path, log.name, log.read_bytes())
     assert "polars does not read it (not yet implemented)" in said
     assert "panicked" not in capfd.readouterr().err
+
+
+def test_columns_of_maps_and_structs_say_what_to_make_of_them(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    log = tmp_path / "log.parquet"
+    maps = pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"y": [0, 1], "map": maps, "struct": [{"a": 1}] * 2}), log)
+    for column, words in (
+        ("map", "make lists of its keys|holds lists of structs"),
+        ("struct", "make its fields"),
+    ):
+        tree = {"label": {"column": "y"}, "category": [{"columns": [column], "list": True}]}
+        assert re.search(words, faulty(tmp_path, log.name, log.read_bytes(), tree))
 
 
 def test_a_row_that_is_no_record_is_named_and_can_be_left_out(tmp_path):

@@ -316,7 +316,7 @@ def _column_faults(
         if name in types and name not in structs:
             fault = _fault_of(types[name], name in lists)
             text = not isinstance(types[name], pl.List | pl.Array)
-            if text and not lists.get(name, "none"):
+            if text and not fault and not lists.get(name, "none"):
                 fault = "holds no lists, and lists as text need a separator"
             if fault:
                 faults.append(f"column {name!r} {fault}")
@@ -377,4 +377,6 @@ def _fault_of(dtype: pl.DataType, is_list: bool) -> str:
         return f"holds lists of {inner}; their items must be values" if inner.is_nested() else ""
     if isinstance(dtype, pl.Object | pl.Duration):
         return f"is of type {dtype}, which has no text; cast it first"
+    if dtype.is_nested():
+        return f"is of type {dtype}; make lists of its keys and of its values first"
     return ""

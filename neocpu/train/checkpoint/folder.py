@@ -151,6 +151,10 @@ def _sync(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        # shares of Windows (CIFS) and other file systems sync files only
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP):
+            raise
     finally:
         os.close(handle)
 
