@@ -234,7 +234,7 @@ class Cluster(Place):
             self.start(name)
         while set(self._states()) - {"idle", "allocated", "mixed", "completing"}:
             if time.monotonic() > end:
-                raise soak.Broken(f"nodes are {self._states()}, {LAST:g} s after they were mended")
+                raise TimeoutError(f"nodes are {self._states()}, {LAST:g} s after they were mended")
             for node in NODES:
                 self.resume(node)
             time.sleep(LOOKS)
