@@ -38,6 +38,7 @@ DAEMONS = {"slurmctld": ("slurmctld", "-D")} | {
 # the first process of a node, in namespaces of its own
 NODE = """
 mount -t tmpfs tmpfs /dev/shm
+mount --bind {folder}/addresses /etc/hosts
 hostname {node}
 echo $$ > {folder}/{node}.new
 mv {folder}/{node}.new {folder}/{node}.first
@@ -273,6 +274,8 @@ def _start(folder: Path, lines: Sequence[str]) -> str:
 
 def _make_nodes(folder: Path) -> None:
     """Give nodes namespaces of their own, where that is allowed."""
+    lines = [Path("/etc/hosts").read_text(), f"127.0.0.1 {' '.join(NODES)}\n"]
+    (folder / "addresses").write_text("".join(lines))
     for node in NODES if os.geteuid() == 0 else ():
         script = NODE.format(node=node, folder=folder)
         first = start(folder, ["unshare", "--uts", "--mount", "sh", "-e", "-c", script])

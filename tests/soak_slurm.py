@@ -232,7 +232,7 @@ class Cluster(Place):
         end = time.monotonic() + LAST
         for name in DAEMONS:
             self.start(name)
-        while set(self._states()) - {"idle", "allocated", "mixed", "completing"}:
+        while set(self._states()) - {"idle", "allocated", "mixed", "completing", "planned"}:
             if time.monotonic() > end:
                 raise TimeoutError(f"nodes are {self._states()}, {LAST:g} s after they were mended")
             for node in NODES:
