@@ -288,6 +288,11 @@ def test_limits_of_jobs_and_containers(monkeypatch: pytest.MonkeyPatch, tmp_path
     write("job", memory__stat="anon 900\ninactive_file 100")
     write("job/step", cpu__max="max 100000", memory__max="max", memory__current="1000")
     assert (cores.core_quota(), cores.memory_left(), cores.memory_limit()) == (1.5, 2100, 3000)
+    # the lower one of two limits, or the only one, and which of them kills
+    write("job/step", memory__high="1700")
+    assert (cores.memory_left(), cores.memory_limit()) == (700, 1700)
+    assert cores.memory_limit(cores.KILLING) == 3000
+    write("job/step", memory__high="max")
     write(".", membership="4:memory:/job\n1:cpu,cpuacct:/job")
     write("memory/job", memory__limit_in_bytes="500", memory__usage_in_bytes="600")
     write("memory", memory__limit_in_bytes=str(2**63 - 4096), memory__usage_in_bytes="600")
@@ -305,6 +310,7 @@ def test_processes_that_limits_have_ended_are_counted(
     assert cores.memory_kills() == 0
     for membership, folder, limit, used, counts in (
         ("0::/job", "job", "memory.max", "memory.current", "memory.events"),
+        ("0::/job2", "job2", "memory.max", "memory.current", "memory.events.local"),
         (
             "4:memory:/job",
             "memory/job",
@@ -318,5 +324,34 @@ def test_processes_that_limits_have_ended_are_counted(
         (tmp_path / folder / limit).write_text("3000\n")
         (tmp_path / folder / used).write_text("1000\n")
         assert cores.memory_kills() == 0
-        (tmp_path / folder / counts).write_text("under_oom 1\noom_kill 2\n")
+        # of version 2 the first two, of version 1 the last two
+        (tmp_path / folder / counts).write_text("max 5\noom 2\nunder_oom 1\noom_kill 2\n")
         assert cores.memory_kills() == 2
+
+
+def test_want_of_memory_of_the_whole_host_is_no_limit_of_a_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cores, "GROUPS", tmp_path)
+    monkeypatch.setattr(cores, "MEMBERSHIP", tmp_path / "membership")
+    (tmp_path / "membership").write_text("0::/job\n")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "memory.max").write_text("3000\n")
+    (tmp_path / "job" / "memory.current").write_text("1000\n")
+    # as Linux 6.1 wrote it where the host's own killer had taken a process of the group
+    (tmp_path / "job" / "memory.events").write_text("high 0\nmax 0\noom 0\noom_kill 1\n")
+    assert cores.memory_kills() == 0
+
+
+def test_machines_that_were_copied_are_two_hosts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keys = []
+    for boot in ("one", "other", "one"):
+        (tmp_path / boot).write_text(f"{boot}\n")
+        monkeypatch.setattr(cores, "BOOT", tmp_path / boot)
+        keys.append(cores.host_key())
+    # name, /dev/shm and process numbers are the same in all three
+    assert keys[0] == keys[2] != keys[1]
+    monkeypatch.setattr(cores, "BOOT", tmp_path / "none")
+    assert cores.host_key() and launch.host_name()

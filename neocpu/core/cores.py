@@ -13,12 +13,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 __all__ = [
+    "KILLING",
     "available",
+    "boot_id",
     "core_quota",
     "end_with_parent",
     "host_key",
@@ -38,7 +40,12 @@ _AT_START = frozenset(
 )
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 NO_LIMIT = float("inf")
+# files of limits of version 2 and of version 1; above memory.high nobody is killed, but the system
+# makes processes wait until they hardly move
+KILLING = ("memory.max", "memory.limit_in_bytes")
+LIMITS = (*KILLING, "memory.high")
 # a limit of version 1 above this is none
 MOST_BYTES = 1 << 60
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -90,19 +97,23 @@ def usable_memory() -> int:
     return int(min(host_memory(), memory_limit()))
 
 
-def memory_limit() -> float:
-    """Bytes that this process and those of its group may use, infinity where nobody limits it."""
-    return min((limit for limit, _, _ in _memory_limits()), default=NO_LIMIT)
+def memory_limit(names: Sequence[str] = LIMITS) -> float:
+    """Bytes that this process and those of its group may use, infinity where nobody limits it.
+
+    names : files of the limits that count; KILLING: those at which the system kills.
+    """
+    return min((limit for limit, _, _ in _memory_limits(names)), default=NO_LIMIT)
 
 
 def memory_kills() -> int:
-    """Processes that the system has killed so far, since limits on this process left no memory."""
+    """How often limits on this process left no memory so far, and the system killed for it."""
     kills = 0
-    for _, _, group in _memory_limits():
-        # of version 2, and of version 1
-        lines = _read(group / "memory.events") or _read(group / "memory.oom_control")
-        counts = dict(line.split()[:2] for line in lines.splitlines())
-        kills += int(counts.get("oom_kill", 0))
+    for _, _, group in _memory_limits(KILLING):
+        # of version 2, where "oom_kill" counts what the host killed for want of its own memory too
+        counts = _counts(group / "memory.events.local") or _counts(group / "memory.events")
+        kills += int(counts.get("oom", 0))
+        # of version 1
+        kills += int(_counts(group / "memory.oom_control").get("oom_kill", 0))
     return kills
 
 
@@ -131,23 +142,27 @@ def is_running(process: int) -> bool:
     return True
 
 
-def _memory_limits() -> Iterator[tuple[int, int, Path]]:
+def _memory_limits(names: Sequence[str] = LIMITS) -> Iterator[tuple[int, int, Path]]:
     """Limit and use of each group that has a limit, and the group."""
     for group in _groups("memory"):
-        limit = _read(group / "memory.max").strip()
-        used = _read(group / "memory.current").strip()
-        if not limit:
-            limit = _read(group / "memory.limit_in_bytes").strip()
-            used = _read(group / "memory.usage_in_bytes").strip()
-        if limit.isdigit() and used.isdigit() and int(limit) < MOST_BYTES:
-            yield int(limit), int(used), group
+        used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
+        texts = [_read(group / name).strip() for name in names]
+        limits = [int(text) for text in texts if text.isdigit()]
+        limit = min(limits, default=MOST_BYTES)
+        if used.strip().isdigit() and limit < MOST_BYTES:
+            yield limit, int(used), group
 
 
 def _reclaimable(group: Path) -> int:
     """Bytes of a group that hold files which nobody has used of late."""
-    counts = dict(line.split()[:2] for line in _read(group / "memory.stat").splitlines())
+    counts = _counts(group / "memory.stat")
     text = counts.get("total_inactive_file", counts.get("inactive_file", "0"))
     return int(text) if text.isdigit() else 0
+
+
+def _counts(path: Path) -> dict[str, str]:
+    """The lines of a file of a group, each a name and a number."""
+    return dict(line.split()[:2] for line in _read(path).splitlines())
 
 
 def _groups(controller: str) -> Iterator[Path]:
@@ -175,9 +190,15 @@ def _read(path: Path) -> str:
         return ""
 
 
+def boot_id() -> str:
+    """Of the system that runs here, another one at each start; "" where it has none."""
+    return _read(BOOT).strip()
+
+
 def host_key() -> str:
     """The same for processes that share memory and process numbers."""
-    facts = [socket.gethostname()]
+    # machines that were copied have one name, and the numbers of the rest are the same on them
+    facts = [socket.gethostname(), boot_id()]
     for name in ("/proc/self/ns/pid", "/dev/shm"):
         with suppress(OSError):
             status = os.stat(name)

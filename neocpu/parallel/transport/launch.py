@@ -258,10 +258,7 @@ def exec_mpiexec(ranks: int, argv: Sequence[str], hosts: "Sequence[HostRanks]" =
 
 def host_name() -> str:
     """The same text for all processes that share this machine's cores, in whatever container."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
+    return cores.boot_id() or socket.gethostname()
 
 
 def share_of_cores(my_cores: set[int], quota: float, other_ranks: Sequence[set[int]]) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from neocpu.core.cores import memory_limit
+from neocpu.core.cores import KILLING, memory_limit
 from neocpu.core.errors import CheckpointError
 from neocpu.core.types import JsonObject, Tell
 from neocpu.parallel.watch.host_pool import HostPool
@@ -182,7 +182,7 @@ def _killed(ending: Ending, record: JsonObject, token: str) -> str:
     if ending.starved:
         from neocpu.train.before.preflight import human
 
-        limit = human(memory_limit())
+        limit = human(memory_limit(KILLING))
         text += f"; the system did it, as all {limit} that this job or container may use were taken"
     elif ending.signal == signal.SIGKILL:
         text += " (if nobody did, it was the system for want of memory: see `dmesg`"
