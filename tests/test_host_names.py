@@ -106,6 +106,13 @@ def test_words_of_each_mpi(version: str, tmp_path: Path, monkeypatch: pytest.Mon
     else:
         assert words == ["-hosts", "a:3,b:2"]
     assert command[-3] == "5" and command[-1] == "x.py"
+    mpiexec_command(2, [], [HostRanks("localhost", 1), HostRanks("127.0.0.1", 1)])
+    mixed = [HostRanks("a", 1), HostRanks("me@localhost", 1)]
+    if "Open" in version:
+        mpiexec_command(2, [], mixed)
+    else:
+        with pytest.raises(ConfigError, match="me@localhost is another machine on each"):
+            mpiexec_command(2, [], mixed)
     # memory by which MPICH's ranks meet, and Open MPI's need not
     monkeypatch.setattr(launch, "SHARED", str(tmp_path / "none"))
     if "Open" in version:

@@ -20,6 +20,8 @@ from neocpu.core.errors import ConfigError
 
 RANK_BYTES = 48 << 20  # of memory that a rank takes for itself, before it has any table
 MOST_RANKS = 4096  # of a host
+# names by which each machine means itself
+LOOPBACK = re.compile(r"(?:.*@)?(localhost|127\..*)")
 NAME = r"(?:\w[\w.-]*@)?\w[\w.-]*"
 LISTED = re.compile(rf"({NAME})(?::(\d+))?")
 LINE = re.compile(rf"({NAME})(?::(\d+))?((?:\s+\w[\w-]*\s*=\s*\S+)*)")
@@ -187,9 +189,17 @@ def host_words(
 
     MPICH hands the environment on by itself; Open MPI has to be told each name, and not to bind
     ranks to cores.
+
+    Raises ConfigError for "localhost" beside other hosts, to which MPICH would have them connect.
     """
     listed = ",".join(f"{name}:{ranks}" for name, ranks in hosts)
     if not is_open_mpi(mpiexec):
+        itself = [name for name, _ in hosts if LOOPBACK.fullmatch(name)]
+        if itself and len(itself) < len(hosts):
+            raise ConfigError(
+                f"{itself[0]} is another machine on each of the hosts; name this one as the others "
+                f"reach it, as {socket.gethostname()}"
+            )
         return ["-hosts", listed]
     names = [name for name in environment if name.isidentifier() and not name.startswith(OWN)]
     handed_on = [word for name in sorted(names) for word in ("-x", name)]
