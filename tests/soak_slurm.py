@@ -174,7 +174,7 @@ def _said_once(text: str) -> str:
     """A text in which one host tells that the run stands still: with srun a rank of each does."""
     first, told, rest = text.partition(soak.ERROR + STALLED)
     lines = rest.splitlines(keepends=True)
-    return first + told + "".join(x for x in lines if not x.startswith(soak.ERROR + STALLED))
+    return first + told + "".join(one for one in lines if not one.startswith(soak.ERROR + STALLED))
 
 
 def parent_of(number: int) -> int:
