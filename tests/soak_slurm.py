@@ -12,8 +12,9 @@ and starts them again (`--restarts`). What is asked of a life is what the soak a
   a traceback;
 * a job that Slurm calls complete has printed its digest, and nothing is left in the folder of rows.
 
-A job that was put back starts at once, not after two minutes; nodes that do not answer are down
-after 20 s, not 300. Lives that end as Slurm's PMI does not bring ranks together are no findings.
+A job that was put back starts once its steps have ended, not after two minutes; nodes that do not
+answer are down after 20 s, not 300. Lives that end as Slurm's PMI does not bring ranks together are
+no findings.
 """
 
 import contextlib
@@ -63,6 +64,7 @@ MINUTES = 240  # that a job may take
 WARNED = 45.0  # seconds in which Slurm warns of a time limit: it looks twice a minute
 # Ranks did not meet: Slurm's PMI cut a line, or was suspended as they did
 TORN = ("internal_Init_thread", "mpi/pmi2: failed to send temp kvs")
+GONE = ") has ended, last seen "  # in the words of a rank beside one that was killed
 SPOKEN = ("srun: ", "slurmstepd", "Slurm ")  # how lines of Slurm begin
 # Slurm calls a job complete that it has cancelled to put it back, if slurmctld is killed before it
 # has saved that
@@ -129,7 +131,7 @@ class Job(Life):
             self.cuts.append(self.log.stat().st_size)
         if self.state != "PENDING":
             self._ran = self._looked
-        elif self.facts["Reason"] == "BeginTime":
+        elif self.facts["Reason"] == "BeginTime" and not self._lingers():
             self.tell("scontrol", "update", f"JobId={self.job}", "StartTime=now")
         elif "held" in self.facts["Reason"].lower():
             self.tell("scontrol", "release", self.job)
@@ -137,6 +139,14 @@ class Job(Life):
             for node in NODES:
                 self.tell("scontrol", "update", f"NodeName={node}", "State=resume")
         return self.state not in ENDED
+
+    def _lingers(self) -> bool:
+        """Whether Slurm still ends what ran before: it would mix that up with what starts."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if path.read_bytes().startswith(f"slurmstepd: [{self.job}.".encode()):
+                    return True
+        return False
 
     def wait(self, seconds: float) -> None:
         """Wait for its end, so long at most."""
@@ -168,14 +178,21 @@ class Job(Life):
         data = self.log.read_bytes()
         cuts = [0, *self.cuts, len(data)]
         texts = [data[a:b].decode(errors="replace") for a, b in itertools.pairwise(cuts)]
-        return [_said_once(text) for text in texts]
+        return [said_once(text) for text in texts]
 
 
-def _said_once(text: str) -> str:
-    """A text in which one host tells that the run stands still: with srun a rank of each does."""
-    first, told, rest = text.partition(soak.ERROR + STALLED)
-    lines = rest.splitlines(keepends=True)
-    return first + told + "".join(one for one in lines if not one.startswith(soak.ERROR + STALLED))
+def said_once(text: str) -> str:
+    """A text in which one node tells that the run stands still, or that a rank has ended: with srun
+    a rank of each does, as nobody is there to choose.
+    """
+    lines: list[str] = []
+    told = False
+    for line in text.splitlines(keepends=True):
+        of_node = line.startswith(soak.ERROR) and (STALLED in line or GONE in line)
+        if not (of_node and told):
+            lines.append(line)
+        told |= of_node
+    return "".join(lines)
 
 
 def parent_of(number: int) -> int:

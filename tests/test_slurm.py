@@ -296,6 +296,14 @@ def test_a_script_that_asks_for_more_than_nodes_have_waits_and_test_only_says_so
     slurm.tell("scancel", job)
 
 
+def test_a_rank_of_each_node_may_tell_the_soak_of_its_end() -> None:
+    gone = "neocpu: error: rank {} on {} (process 4) has ended, last seen in apply of step 65\n"
+    first, second = gone.format(0, "one"), gone.format(2, "two")
+    assert soak_slurm.said_once(f"{first}srun: error\n{second}") == f"{first}srun: error\n"
+    other = "neocpu: error: another\n"
+    assert soak_slurm.said_once(first + other) == first + other
+
+
 @pytest.mark.long
 def test_a_job_ends_well_through_some_faults(slurm: Slurm) -> None:
     """On a cluster of its own, of which daemons are killed; there is Slurm where `slurm` is."""
