@@ -272,3 +272,79 @@ def test_a_vocabulary_tells_how_its_numbers_are_written(tmp_path: Path) -> None:
         expected = model.predict(tmp_path / "train.csv")
         np.testing.assert_array_equal(model.predict(frame), expected)
         assert np.unique(expected).size == 9
+
+
+def truths_log(folder: Path) -> pl.DataFrame:
+    """A log whose column vip tells most, as pandas writes it: fb.csv says True and False."""
+    rows = 600
+    vip = [i * 7 % 5 < 2 for i in range(rows)]
+    clicks = [int(v != (i % 11 == 0)) for i, v in enumerate(vip)]
+    frame = pl.DataFrame(
+        {"is_click": clicks, "vip": vip, "site": [f"s{i % 7}" for i in range(rows)]}
+    )
+    spelled = pl.col("vip").cast(pl.String).str.to_titlecase()
+    frame.with_columns(spelled).write_csv(folder / "fb.csv")
+    frame.write_parquet(folder / "fb.parquet")
+    return frame
+
+
+def test_truths_of_pandas_csv_are_those_of_frames_and_parquet(tmp_path: Path) -> None:
+    """True of a CSV file has the code of true: init says so by the kind int."""
+    frame = truths_log(tmp_path)
+    written = neocpu.init(tmp_path / "fb.csv", tmp_path)
+    Trainer(config.load(written), None, tmp_path / "run").run()
+    model = neocpu.load(tmp_path / "run")
+    expected = model.predict(tmp_path / "fb.csv")
+    assert expected[frame["vip"].to_numpy()].mean() > expected.mean() + 0.1
+    for data in (frame, tmp_path / "fb.parquet"):
+        np.testing.assert_array_equal(model.predict(data), expected)
+    other = neocpu.init(tmp_path / "fb.parquet", tmp_path / "other")
+    schemas = [config.load(path).data.schema for path in (written, other)]
+    kinds = [schema["category"] for schema in schemas if not isinstance(schema, str)]
+    assert kinds[0] == kinds[1]
+    card = {"missing": []}
+    feature = {"name": "vip", "kind": "int", "missing": 0}
+    values = [True, "True", "false", np.True_, False, "FALSE"]
+    assert RawValues(card).codes(values, feature).tolist() == [1, 1, 0, 1, 0, 0]
+
+
+def test_texts_true_of_a_model_are_those_that_it_knows(tmp_path: Path) -> None:
+    """A config with texts keeps its codes: a column of truths is spelled as the vocabulary is."""
+    frame = truths_log(tmp_path)
+    overrides = [
+        f'data.train="{tmp_path}/fb.csv"',
+        'data.schema.label.column="is_click"',
+        'data.schema.category=[{columns=["vip"]}]',
+        "tables={vip={rows=500}}",
+    ]
+    text = CONFIG.replace("user.rows = 500", "")
+    counted = ['data.rows_by="vocabulary"', "data.min_count=1"]
+    by_vocabulary = config.loads(text, overrides=[*overrides, *counted])
+    Trainer(by_vocabulary, None, tmp_path / "run").run()
+    model = neocpu.load(tmp_path / "run")
+    expected = model.predict(tmp_path / "fb.csv")
+    for data in (frame, tmp_path / "fb.parquet"):
+        np.testing.assert_array_equal(model.predict(data), expected)
+    raw = RawValues({"missing": []}, {"vip": np.array([fnv1a64("True")], np.uint64)})
+    feature = {"name": "vip", "kind": "text", "missing": 0, "vocabulary": True}
+    codes = raw.codes([True, "true", None, np.False_], feature)
+    assert codes.tolist() == [fnv1a64("True"), fnv1a64("true"), 0, fnv1a64("False")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert raw.model_rows(codes, feature).tolist() == [1, 0, 0, 0]
+    with pytest.warns(UserWarning, match="most values of vip are unknown to the model"):
+        raw.model_rows(raw.codes(200 * ["yes"], feature), feature)
+    # by hash nobody knows which texts there were
+    Trainer(config.loads(text, overrides=overrides), None, tmp_path / "hash").run()
+    model = neocpu.load(tmp_path / "hash")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.evaluate(tmp_path / "fb.csv")
+    unknown = r"most values of vip \(100%\) are unknown to the model"
+    with pytest.warns(UserWarning, match=unknown):
+        model.evaluate(frame)
+    with pytest.warns(UserWarning, match=unknown):
+        model.importances(frame, repeats=1)
+    command = ["eval", f"{tmp_path}/hash", f"{tmp_path}/fb.parquet"]
+    done = CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert "most values of vip (100%) are unknown" in done.stderr

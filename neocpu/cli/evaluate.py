@@ -98,6 +98,7 @@ def measure(
     from neocpu.serve.scoring.fits import open_fit
     from neocpu.serve.scoring.groups import column_grouping
     from neocpu.serve.scoring.keys import key_columns
+    from neocpu.serve.scoring.unseen import LearntRows, unseen_in
     from neocpu.serve.scoring.values import open_values
     from neocpu.train.checkpoint.folder import checkpoint_of
     from neocpu.train.run import evaluate as evaluation
@@ -110,11 +111,16 @@ def measure(
             kind = "fit, which has no data; fit its log without --hidden"
             kind = kind if fit.fitted.keys.hidden else "linear model itself"
             raise click.UsageError(f"--baseline: {model} is a {kind}")
-        return {"": fit.metrics_of(data, column, at, tell)}, None
+        return {"": fit.metrics_of(data, column, at, tell, warn=tell)}, None
     checkpoint = checkpoint_of(model, comm)
     values = open_values(checkpoint, overrides)
     overrides = (*overrides, *values.vocabulary_override)
     world, loader = restore(checkpoint, comm, data, overrides=overrides, tell=tell)
+    learnt = LearntRows(values)
+    if comm.rank == 0:
+        seen = learnt.seen(loader)
+        if text := unseen_in(loader.dataset, values, learnt.features, seen):
+            tell(text)
     raw = partial(key_columns, data, [column], values)
     grouping = column_grouping(world.config.eval, column, at, loader.dataset, raw)
     scores = evaluation.score(world, loader.batches(0, 0))

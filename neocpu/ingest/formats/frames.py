@@ -17,8 +17,8 @@ import polars as pl
 
 from neocpu.core.errors import DataError
 from neocpu.core.targets import whole_file
-from neocpu.core.types import Bytes
-from neocpu.ingest.formats.field_values import FieldKind
+from neocpu.core.types import Bytes, Elements
+from neocpu.ingest.formats.field_values import FALSE_WORDS, TRUE_WORDS, FieldKind
 from neocpu.ingest.formats.fields import I32, Fields, Items, Parsed, joined
 from neocpu.ingest.formats.mixed_types import series_of_several_types
 from neocpu.ingest.formats.schema import TIME_KINDS, Schema
@@ -260,6 +260,8 @@ class FrameReader:
             digits = {"ms": 3, "us": 6, "ns": 9}[dtype.time_unit]
             form = f"%Y-%m-%dT%H:%M:%S%.{digits}f" + "%z" * bool(dtype.time_zone)
             return series.dt.strftime(form)
+        if dtype == pl.Boolean:
+            return self._words_of(series)
         return series if dtype == pl.Binary else series.cast(pl.String)
 
     def _number_texts(self, series: pl.Series) -> pl.Series:
@@ -283,10 +285,26 @@ class FrameReader:
             texts = whole.cast(pl.String).zip_with(same, pointed)
         if known is None:
             return texts
+        return texts.zip_with(self._are_in(known, texts), pointed)
+
+    def _words_of(self, series: pl.Series) -> pl.Series:
+        """true and false; where a model only knows another spelling, as True of pandas, that."""
+        words = series.cast(pl.String)
+        known = self._known.get(series.name)
+        if known is None:
+            return words
+        for no, yes in zip(FALSE_WORDS, TRUE_WORDS):
+            pair = pl.Series([no.decode(), yes.decode()])
+            if self._are_in(known, pair).any():
+                return words.replace(["false", "true"], pair)
+        return words
+
+    def _are_in(self, known: Elements, texts: pl.Series) -> pl.Series:
+        """Which texts have one of these codes, bool[n]."""
         laid = _Texts()
         begin, end = laid.add(texts)
         codes, _ = self.parser.fields.parse(laid.join(), begin, end, FieldKind("text"))
-        return texts.zip_with(pl.Series(np.isin(codes, known)), pointed)
+        return pl.Series(np.isin(codes, known))
 
 
 def _structs(schema: Schema, types: Mapping[str, pl.DataType]) -> dict[str, tuple[str, str]]:

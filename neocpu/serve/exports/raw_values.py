@@ -10,7 +10,8 @@ neocpu reads a log. `onnx_inputs` makes the inputs of a whole ONNX model.
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
 INTEGER = re.compile(r"[+-]?[0-9]+")
 DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 WORDS = {"true": "1", "True": "1", "TRUE": "1", "false": "0", "False": "0", "FALSE": "0"}
+LEAST = 100  # unknown values of a feature, from which they are told where they are most
 LARGEST = float(np.finfo(np.float32).max)
 TIME_KINDS = ("hour", "weekday", "day", "month", "date")
 Value = Any  # of a column of a log: a text, a number, a moment, None or a list of these
@@ -152,7 +154,7 @@ def code_of(value: Value, feature: Feature) -> int:
         return int(value, 16)
     if kind in ("hex", "int"):
         # Two's complement, as a log's negative integers are stored.
-        return int(value) % 2**64
+        return int(WORDS.get(value, value) if isinstance(value, str) else value) % 2**64
     raise ValueError(f"feature {feature['name']}: kind {kind!r} is unknown here; give rows instead")
 
 
@@ -196,10 +198,10 @@ class RawValues:
         # Only NaN differs from itself, whichever library's NaN it is.
         return bool(value != value)
 
-    def text_of(self, value: Value) -> str:
-        """The text of a value that is there, as it stands in a log."""
+    def text_of(self, value: Value, case: Callable[[str], str] = str.lower) -> str:
+        """The text of a value that is there, as it stands in a log; case : of true and false."""
         if isinstance(value, (bool, np.bool_)):
-            return str(value).lower()
+            return case(str(value))
         # a whole number has no point, whatever type holds it
         if self.card.get("whole") and isinstance(value, (float, np.floating)):
             number = float(value)
@@ -277,13 +279,23 @@ class RawValues:
         """64-bit codes uint64[n] of values of a feature, each looked at once."""
         missing = np.array([self.is_missing(value) for value in values], bool)
         if feature["kind"] == "text":
-            texts = ["" if none else self.text_of(v) for v, none in zip(values, missing)]
+            truths = any(isinstance(value, (bool, np.bool_)) for value in values)
+            case = self._case_of(feature) if truths else str.lower
+            texts = ["" if none else self.text_of(v, case) for v, none in zip(values, missing)]
             return np.where(missing, np.uint64(feature["missing"]), fnv1a64(texts))
         codes = [
             feature["missing"] if none else code_of(value, feature)
             for value, none in zip(values, missing)
         ]
         return np.array(codes, np.uint64)
+
+    def _case_of(self, feature: Feature) -> Callable[[str], str]:
+        """How true and false are written: as the vocabulary knows them, True maybe."""
+        if feature.get("name") in self.vocabularies:
+            for case in (str.lower, str.title, str.upper):
+                if self.model_rows(fnv1a64([case("true"), case("false")]), feature).any():
+                    return case
+        return str.lower
 
     def rows(self, codes: np.ndarray, feature: Feature) -> np.ndarray:
         """Rows int64[n] of a feature's table: where that is a part of another one, by its map."""
@@ -310,7 +322,16 @@ class RawValues:
         if not words.size:
             return np.zeros(codes.size, np.int64)
         position = np.searchsorted(words, codes, sorter=order).clip(max=words.size - 1)
-        return np.where(words[order[position]] == codes, order[position] + 1, 0)
+        rows = np.where(words[order[position]] == codes, order[position] + 1, 0)
+        there = codes != np.uint64(feature.get("missing", 0))
+        unseen = np.count_nonzero(there & (rows == 0))
+        if unseen >= LEAST and unseen > 0.5 * np.count_nonzero(there):
+            warnings.warn(
+                f"most values of {name} are unknown to the model; are they written as in its train "
+                "data?",
+                stacklevel=2,
+            )
+        return rows
 
     # ---- ONNX ----
 

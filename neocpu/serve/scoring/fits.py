@@ -1,7 +1,9 @@
 """How does a model of `neocpu fit` score logs? As a trained one: the same files and messages."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.serve.scoring.logs import GivenLogs
 from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs, pairs_of
-from neocpu.serve.scoring.unseen import UnseenValues
+from neocpu.serve.scoring.unseen import UnseenValues, unseen_in
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.advice.write import first_name, log_of
 from neocpu.train.config.config import loads
@@ -92,14 +94,25 @@ class FitScorer:
         self, data: object, group: str = "", at: Sequence[int] = ()
     ) -> dict[str, float | None]:
         """Metrics on labelled data, by name; arguments as of `Model.evaluate`."""
-        return self.metrics_of(data, group, at).to_dict()
+        warn = partial(warnings.warn, stacklevel=4)
+        return self.metrics_of(data, group, at, warn=warn).to_dict()
 
     def metrics_of(
-        self, data: object, group: str, at: Sequence[int], tell: Tell = silent
+        self,
+        data: object,
+        group: str,
+        at: Sequence[int],
+        tell: Tell = silent,
+        warn: Tell = silent,
     ) -> Metrics:
-        """Metrics as of `evaluate`; tell : is given lines of conversions. Collective."""
+        """Metrics as of `evaluate`; tell : is given lines of conversions; warn : hears of values
+        that the fit never saw. Collective.
+        """
         logs = GivenLogs(self.values, self._comm, tell)
         dataset = logs.labelled(data)
+        features = self.fitted.columns.features
+        if text := unseen_in(dataset, self.values, features, self.fitted.is_seen):
+            warn(text)
         if group:
             self._refuse_classes()
         # a config's group is for models whose predictions have an order

@@ -20,7 +20,7 @@ from neocpu.parallel.transport.launch import prepare_threads
 from neocpu.serve.scoring.importance import Importance, importances
 from neocpu.serve.scoring.logs import GivenLogs
 from neocpu.serve.scoring.recommend import BestItems, PairDataset, Pairs
-from neocpu.serve.scoring.unseen import LearntRows, UnseenValues
+from neocpu.serve.scoring.unseen import LearntRows, UnseenValues, unseen_in
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config.config import Config
@@ -90,6 +90,7 @@ class LocalScorer:
         grouping = self.logs.grouping(data, dataset, group, at)
         with self._locked():
             batches = self._batches(dataset, labelled=True)
+            self._warn_of_unseen(dataset)
             return evaluate(self._world, batches, grouping=grouping).to_dict()
 
     def importances(self, data: object, repeats: int, seed: int, rows: int) -> list[Importance]:
@@ -101,7 +102,17 @@ class LocalScorer:
 
         columns = [*self._values.features, *dataset.dense_columns]
         with self._locked():
+            self._batches(dataset, labelled=True)  # makes the loader
+            self._warn_of_unseen(dataset)
             return importances(dataset, columns, measure, repeats, seed, rows)
+
+    def _warn_of_unseen(self, dataset: Dataset) -> None:
+        """Warn of features most of whose values training never saw."""
+        if self._loader is None or self._comm.rank or not dataset.rows:
+            return
+        seen = self._learnt.seen(self._loader)
+        if text := unseen_in(dataset, self._values, self._learnt.features, seen):
+            warnings.warn(text, stacklevel=4)
 
     def best_items(self, pairs: Pairs, k: int) -> "pl.DataFrame":
         """The k best items of each user, as `BestItems.frame` gives them; on rank 0."""

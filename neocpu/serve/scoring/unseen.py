@@ -75,6 +75,18 @@ class UnseenValues:
         )
 
 
+def unseen_in(
+    dataset: Dataset,
+    values: ValueMap,
+    features: Sequence[str],
+    is_seen: Callable[[str, Elements], NDArray[np.bool_]],
+) -> str:
+    """What is to be said of the first values of one dataset; arguments as of `UnseenValues`."""
+    unseen = UnseenValues(values, features)
+    unseen.add(dataset, is_seen)
+    return unseen.message()
+
+
 class LearntRows:
     """Which rows of a checkpoint's tables did training update?
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from neocpu.ingest.formats.field_values import FALSE_WORDS, TRUE_WORDS
 from neocpu.ingest.formats.files.frame_file import Hint
 from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.look import Log
@@ -22,6 +23,7 @@ BRACKETS = r"^[\[(].*[\])]$"
 GROUPED = r"^-?\d{1,3}(\.\d{3})+,\d+$|^-?\d{1,3}(,\d{3})+\.\d+$"
 PLAIN = r"^-?\d{1,3}([.,]\d+)?$"
 INTEGER = r"^(0|-?[1-9]\d*)$"
+TRUTHS = [word.decode() for word in (*TRUE_WORDS, *FALSE_WORDS)]
 
 
 def category(log: Log, values: pl.Series, name: str, min_count: int, kind: str = "") -> LogColumn:
@@ -44,7 +46,10 @@ def category(log: Log, values: pl.Series, name: str, min_count: int, kind: str =
 
 
 def are_integers(present: pl.Series) -> bool:
-    """Are all values integers, whatever they are stored as, so that 5 and 5.0 are one value?"""
+    """Are all values integers, whatever they are stored as, so that 5 and 5.0 are one value?
+
+    Truths are 1 and 0, so that true of Parquet and True of pandas' CSV are one value as well.
+    """
     if present.dtype.is_float():
         # an empty column has no values that could tell
         within = present.is_finite() & (present.abs() < LARGEST_INTEGER)
@@ -52,8 +57,10 @@ def are_integers(present: pl.Series) -> bool:
     if present.dtype == pl.UInt64:
         return bool((present < 2**63).all())
     if present.dtype != pl.String:
-        return present.dtype.is_integer()
+        return present.dtype.is_integer() or present.dtype == pl.Boolean
     # of more than 64 bits there is no code
+    if present.len() and present.is_in(TRUTHS).all():
+        return True
     if not present.len() or present.cast(pl.Int64, strict=False).null_count():
         return False
     return bool(present.str.contains(INTEGER).all())
