@@ -27,6 +27,7 @@ from neocpu.train.advice.dialect import (
 )
 from neocpu.train.advice.labels import guess_label, label_column, rating_threshold
 from neocpu.train.advice.names import names_code, names_outcome
+from neocpu.train.advice.roles import is_code
 from neocpu.train.advice.times import time_form
 from neocpu.train.advice.write import ConfigDraft, Wishes, write_config
 from neocpu.train.before.datasets import open_splits
@@ -236,6 +237,38 @@ def test_times_are_known_by_name_and_by_values(
 ) -> None:
     time = time_form(name, pl.Series(name, values, strict=False), names_code(name))
     assert (time.form if time is not None else "") == form
+
+
+@pytest.mark.parametrize("clock", [" %H:%M", ""])
+def test_days_come_first_in_a_log_that_begins_on_days_that_may_be_months(
+    clock: str, tmp_path: Path
+) -> None:
+    first = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    moments = [first + datetime.timedelta(minutes=14 * i) for i in range(5000)]
+    form = f"%d/%m/%Y{clock}"
+    times = [moment.strftime(form) for moment in moments]
+    shops = [f"s{i * i % 9}" for i in range(5000)]
+    label = [int(i % 3 == 0) for i in range(5000)]
+    draft = drafted(tmp_path, {"click": label, "when": times, "shop": shops})
+    assert column_of(draft, "when").time == form
+    assert not any("careful: when" in line for line in draft.said)
+    # the first days alone fit both: which was assumed is said
+    table = {"click": label[:1000], "when": times[:1000], "shop": shops[:1000]}
+    draft = drafted(tmp_path, table)
+    column = column_of(draft, "when")
+    assert (column.time, column.also) == (f"%m/%d/%Y{clock}", form)
+    assert f"# when: %m/%d/%Y{clock} is assumed; {form} fits all" in draft.text
+    assert f"careful: when is read as %m/%d/%Y{clock}, but {form} fits" in "\n".join(draft.said)
+
+
+@pytest.mark.parametrize("least", [2**60, 2**62, 2**63, 2**64 - 51])
+def test_names_that_fp64_does_not_tell_apart_are_codes(least: int, tmp_path: Path) -> None:
+    dtype = pl.Int64 if least < 2**62 else pl.UInt64
+    numbers = [least + i * 7 % 51 for i in range(ROWS)]
+    table: dict[str, Any] = {"click": clicks(), "number": pl.Series(numbers, dtype=dtype)}
+    assert column_of(drafted(tmp_path, table), "number").role == "category"
+    assert is_code("number", table["number"], 51)
+    assert is_code("number", table["number"].cast(pl.String), 51)
 
 
 def test_words_among_times_are_missing_ones(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What was seen of one column of a log, and the role that it gets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 
@@ -13,11 +13,12 @@ class LogColumn:
     "click", "number" or "class" of a label, "int" or "float" of a dense column, "text", "int",
     "hex" or "bucket" of categories. transform : of a dense column; `width`, how many numbers each
     of its fields holds (0: one, and no list); `unreadable`, how many of its texts are no numbers.
-    time : the form of one, as the schema calls it; `absent`, texts of it that are none. separator,
-    weight_separator : of a list. distinct : values (of a list: of its items); `grown`, how many the
-    whole log may have; `frequent`, how many have a row of a vocabulary. missing : share of empty
-    fields. items : per row. source : the column that a feature is made of, if that is another.
-    positive, threshold : of a label, what makes it a click. why : the reason, a phrase.
+    time : the form of one, as the schema calls it; `absent`, texts of it that are none; `also`,
+    another form that fits, in which they are other times. separator, weight_separator : of a list.
+    distinct : values (of a list: of its items); `grown`, how many the whole log may have;
+    `frequent`, how many have a row of a vocabulary. missing : share of empty fields. items : per
+    row. source : the column that a feature is made of, if that is another. positive, threshold : of
+    a label, what makes it a click. why : the reason, a phrase.
     """
 
     name: str
@@ -36,6 +37,7 @@ class LogColumn:
     items: float = 1.0
     source: str = ""
     absent: tuple[str, ...] = ()
+    also: str = field(default="", repr=False)
     positive: tuple[str, ...] = ()
     threshold: float | None = None
     why: str = ""

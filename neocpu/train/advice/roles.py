@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from neocpu.core.errors import ConfigError, listed
 from neocpu.ingest.formats.avazu import avazu_schema
@@ -41,7 +42,7 @@ from neocpu.train.advice.numbers import (
 )
 from neocpu.train.advice.probe import Probe, probe_of
 from neocpu.train.advice.sizes import MIN_COUNT
-from neocpu.train.advice.times import time_form
+from neocpu.train.advice.times import other_form, time_form
 
 UNIQUE = 0.98  # share of distinct values from which a column names the row
 FEW_ROWS = 20  # fewer say nothing about that
@@ -193,7 +194,8 @@ def _of_values(guess: _Guess, values: pl.Series, hint: Hint) -> LogColumn:
     # before numbers: 2024010112 is a time in a column of that name
     if time := time_form(name, present, names_code(name)):
         why = f"a time, {time.form}"
-        return LogColumn(name, "time", time=time.form, missing=missing, absent=time.absent, why=why)
+        column = LogColumn(name, "time", time=time.form, missing=missing, why=why)
+        return replace(column, absent=time.absent, also=other_form(time, present))
     separator = list_separator(present, distinct)
     # in a few rows any column may have different values
     why = _names_row(present, distinct)
@@ -236,12 +238,28 @@ def is_code(name: str, present: pl.Series, distinct: int) -> bool:
     if names_code(name):
         return True
     low, high = ends(numbers)
-    if low > OFFSET * float(numbers.to_numpy().std()) > 0:
+    above = _above_least(present, numbers)
+    spread = int(above.max())
+    if low > OFFSET * float(above.std()) > 0:
         return True
     # amounts are rounded: of 10,000, 20,000 … 500,000 none is left out
     step = 1
-    if high - low < LARGEST_INTEGER:
-        step = int(np.gcd.reduce((numbers - low).to_numpy().astype(np.int64)))
-    between = (high - low) / step
+    if 0 < spread < LARGEST_INTEGER:
+        step = int(np.gcd.reduce(above.astype(np.int64)))
+    between = spread / step
     large = low >= LARGE[0] or high >= LARGE[1]
     return large and distinct < GAPS * between and distinct < 0.5 * numbers.len()
+
+
+def _above_least(present: pl.Series, numbers: pl.Series) -> NDArray[np.generic]:
+    """How far whole numbers are above the least of them: exact, though as f64 all may be one.
+
+    numbers : those of the values that are some, f64.
+    """
+    for dtype in (pl.Int64, pl.UInt64):
+        exact = present.cast(dtype, strict=False).drop_nulls()
+        if exact.len() == numbers.len():
+            # differences beyond int64 wrap around, and are right as uint64
+            whole = exact.to_numpy()
+            return (whole - whole.min()).astype(np.uint64)
+    return (numbers - numbers.min()).to_numpy()

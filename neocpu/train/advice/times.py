@@ -63,8 +63,8 @@ def time_form(name: str, present: pl.Series, is_code: bool) -> TimeForm | None:
         return _checked("iso", present)
     if _share(DATED.fullmatch, values) < MOST:
         return None
-    likely = (form for form in FORMATS if len(_unread(form, values)) <= (1 - MOST) * len(values))
-    return _checked(next(likely, ""), present)
+    likely = [form for form in FORMATS if len(_unread(form, values)) <= (1 - MOST) * len(values)]
+    return _best(likely, present)
 
 
 def _share(matches: Callable[[str], object], values: Sequence[str]) -> float:
@@ -107,10 +107,27 @@ def _unread(form: str, texts: Sequence[str]) -> list[str]:
     return [text for text, wrong in zip(texts, status.tolist()) if wrong]
 
 
+def _best(likely: Sequence[str], present: pl.Series) -> TimeForm | None:
+    """The form that leaves out the fewest texts of a column, the first of several.
+
+    In the order of time the first days of a log may be months as well.
+    """
+    checked = [time for form in likely if (time := _checked(form, present)) is not None]
+    return min(checked, key=lambda time: len(time.absent), default=None)
+
+
+def other_form(time: TimeForm, present: pl.Series) -> str:
+    """Another form in which a column's texts are other times, and as many are none; "": none."""
+    swapped = {"%d": "%m", "%m": "%d"}
+    form = re.sub("%[dm]", lambda part: swapped[part[0]], time.form)
+    if form not in FORMATS or form == time.form:
+        return ""
+    other = _checked(form, present)
+    return form if other is not None and other.absent == time.absent else ""
+
+
 def _checked(form: str, present: pl.Series) -> TimeForm | None:
     """The form, if all texts but a few words are times in it."""
-    if not form:
-        return None
     unread = _unread(form, present.unique(maintain_order=True).to_list())
     # a number may be a value of other columns, and must not be missing there
     if len(unread) > ABSENT or any(re.fullmatch(r"[-+.\d]+", text) for text in unread):

@@ -66,6 +66,12 @@ def findings(
     twice = [column.source for column in tables if column.source in numbers]
     if twice:
         yield f"numbers that are categories as well: {listed(twice, SHOWN)}"
+    for column in roles.get("time", []):
+        if column.also:
+            yield (
+                f"careful: {column.name} is read as {column.time}, but {column.also} fits all of "
+                "its values as well; `time` of the config says which it is"
+            )
     for column in columns:
         if column.unreadable:
             yield f"{column.name}: {column.unreadable:,} texts are no numbers and count as missing"
