@@ -88,6 +88,7 @@ def test_overrides_are_toml_else_text() -> None:
             "training.steps=12",
             "data.train=[\"a.h5\", 'b.h5']",
             "data.test=/some/file.tsv.gz",
+            "data.valid=",
             "data.shuffle = false",
             "parallel.plan={ 'C*' = 'row_wise' }",
             "tables.C1.rows=77",
@@ -98,6 +99,7 @@ def test_overrides_are_toml_else_text() -> None:
     )
     assert config.training.steps == 12
     assert config.data.train == ("a.h5", "b.h5") and config.data.test == ("/some/file.tsv.gz",)
+    assert config.data.valid == ()
     assert config.data.shuffle is False
     assert config.parallel.plan == {"C*": "row_wise"}
     assert [t.rows for t in config.tables] == [77, 20, 3] and config.tables[2].name == "odd name"

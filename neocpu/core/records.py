@@ -177,9 +177,11 @@ class Reader:
 
     def value(self, hint: Any, value: object, key: str, limits: Limits = ANYTHING) -> Any:
         """A value of the annotated type, within the limits that stand with its field."""
-        if hint == Paths and isinstance(value, str):
+        if hint in (Paths, str | tuple[str, ...]) and isinstance(value, str):
             self._check(key, value, limits)
-            return (value,)
+            if hint != Paths:
+                return value
+            return (value,) if value else ()  # `--set data.test=`: none
         if hint == str | tuple[str, ...]:
             names: Paths = self.value(Paths, value, key, limits)
             return names[0] if len(names) == 1 else names
