@@ -146,7 +146,8 @@ def _cases(
 
     from neocpu.core.errors import OracleError
     from neocpu.oracle.cases import all_cases
-    from neocpu.oracle.checking import find_operator, nearest_name
+    from neocpu.oracle.checking import find_operator
+    from neocpu.oracle.options import nearest_name
 
     operators = [find_operator(name).name for name in ops]
     cases = list(all_cases(operators or None, seed, dim_multiple))

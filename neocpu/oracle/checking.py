@@ -17,8 +17,9 @@ from neocpu.oracle.diagnosis.evidence import CaseTrial
 from neocpu.oracle.diagnosis.findings import Diagnosis
 from neocpu.oracle.diagnosis.seeds import judged_by_seed
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
-from neocpu.oracle.operator import Case, Operator, Options, Truth, Truths, Value
+from neocpu.oracle.operator import Case, Operator, Options, QuestionError, Truth, Truths
 from neocpu.oracle.ops import OPERATORS
+from neocpu.oracle.options import nearest_name
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.report import Report
 from neocpu.oracle.semantics import PRESETS
@@ -27,12 +28,6 @@ from neocpu.oracle.verdicts.compare import Verdict, compare, one_run
 from neocpu.oracle.verdicts.typical import with_typical
 
 HINTS = 20  # unknown names for which the nearest one that exists is looked up
-
-
-def nearest_name(wrong: str, names: Iterable[str]) -> str:
-    """A hint for an error message, " (did you mean …?)"; "" where no name is near."""
-    near = difflib.get_close_matches(wrong, list(names), 1, 0.5)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def find_operator(name: str) -> Operator:
@@ -251,10 +246,10 @@ def run(
     find_preset(preset)
     try:
         if not is_canonical(preset):
-            return mirror_bits(
-                str(preset), op, arrays(inputs, "input"), _known_options(operator, options)
-            )
-        return operator.run(arrays(inputs, "input"), _known_options(operator, options), backend)
+            return mirror_bits(str(preset), op, arrays(inputs, "input"), options or {})
+        return operator.run(arrays(inputs, "input"), options, backend)
+    except QuestionError:
+        raise
     except (KeyError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
 
@@ -289,13 +284,15 @@ def check(
     find_preset(preset)
     input_arrays = arrays(inputs, "input")
     try:
-        complete = operator.complete(_known_options(operator, options))
+        complete = operator.complete(options or {})
         with np.errstate(all="ignore"):
             truths = operator.truth(input_arrays, complete)
             truths = with_typical(operator, input_arrays, complete, truths)
             canonical: dict[str, Array] = {}
             if bits and is_canonical(preset):
                 canonical = operator.run(input_arrays, complete)
+    except QuestionError:
+        raise
     except (KeyError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
     answers = _named_answers(operator, answer, truths)
@@ -339,13 +336,3 @@ def _named_answers(
     if not answers:
         raise OracleError(f"{operator.name}: nothing was answered; give one or more of {outputs}")
     return answers
-
-
-def _known_options(operator: Operator, options: Options | None) -> dict[str, Value]:
-    for name in options or {}:
-        if name not in operator.options:
-            near = nearest_name(name, operator.options)
-            raise OracleError(
-                f"{operator.name} has no option {name}{near}; it has {', '.join(operator.options)}"
-            )
-    return dict(options or {})

@@ -15,12 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.core.errors import OracleError
 from neocpu.core.types import Doubles, Elements
+from neocpu.oracle.options import nearest_name, plain, wanted
 
 Value = int | float | str | bool
 Arrays = dict[str, Elements]
 Options = Mapping[str, Value]
 Switches = frozenset[str]  # names of mistakes that a truth makes, of `switches.csv`
+
+
+class QuestionError(OracleError, ValueError):
+    """A question has no answer: inputs or options of an operator are unknown or misshapen."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +119,20 @@ class Operator:
         return frozenset(self.inputs) & frozenset(self.outputs) if self.in_place else frozenset()
 
     def complete(self, options: Options) -> dict[str, Value]:
-        """Options with the defaults filled in. Raises ValueError for an unknown option."""
-        unknown = sorted(set(options) - set(self.options))
-        if unknown:
-            raise ValueError(
-                f"operator {self.name} has no option {unknown[0]!r}; it has "
-                f"{', '.join(sorted(self.options))}"
-            )
-        return {**self.options, **options}
+        """Options with the defaults filled in.
+
+        Raises QuestionError for an unknown option, and for a value that an option cannot have.
+        """
+        for name, value in options.items():
+            if name not in self.options:
+                raise QuestionError(
+                    f"operator {self.name} has no option {name!r}"
+                    f"{nearest_name(name, self.options)}; it has {', '.join(sorted(self.options))}"
+                )
+            wish = wanted(self.options[name], value)
+            if wish:
+                raise QuestionError(f"{self.name}: {name} is {value!r}: {wish}")
+        return {**{name: plain(value) for name, value in self.options.items()}, **options}
 
     def _checked(self, inputs: Arrays) -> Arrays:
         """The inputs. Raises ValueError if one is missing (inputs by step are not checked)."""

@@ -43,10 +43,7 @@ def check_repeatedly(
     seeds are asked for of an operator that has none.
     """
     operator = find_operator(op)
-    try:
-        complete = operator.complete(options or {})
-    except ValueError as error:
-        raise OracleError(str(error)) from error
+    complete = operator.complete(options or {})
     if seeds and "seed" not in complete:
         raise OracleError(f"{op} has no option seed: give seeds=False")
     if runs < 1:

@@ -21,9 +21,10 @@ import numpy as np
 from neocpu.core.errors import OracleError
 from neocpu.oracle.cases import DIM_MULTIPLE, all_cases
 from neocpu.oracle.cases.covers.drawn import FACTORS, Drawn, drawn_cases
-from neocpu.oracle.checking import check, find_operator, nearest_name
+from neocpu.oracle.checking import check, find_operator
 from neocpu.oracle.operator import Case, Options, Value
 from neocpu.oracle.ops import OPERATORS
+from neocpu.oracle.options import nearest_name, wanted
 from neocpu.oracle.outcome import CaseOutcome
 from neocpu.oracle.repeat import Kernel, check_repeatedly
 from neocpu.oracle.report import Report
@@ -99,14 +100,18 @@ def chosen(
     dim_multiple : rows have such a multiple of columns; 1 asks for odd widths, too.
     draw : so many more of each operator of which random cases can be drawn.
     The options of the cases returned include the defaults.
-    Raises OracleError for an operator, or an option, that does not exist.
+    Raises OracleError for an operator, an option, or a value of it, that does not exist.
     """
     names = None if op is None else [find_operator(op).name]
-    option_names = {option for name in names or OPERATORS for option in OPERATORS[name].options}
-    for name in options:
+    defaults = [OPERATORS[name].options for name in names or OPERATORS]
+    option_names = {option for known in defaults for option in known}
+    for name, value in options.items():
         if name not in option_names:
             near = nearest_name(name, option_names)
             raise OracleError(f"{op or 'the oracle'} has no option {name}{near}")
+        wishes = [wanted(known[name], value) for known in defaults if name in known]
+        if all(wishes):
+            raise OracleError(f"{name} is {value!r}: {wishes[0]}")
     drawn = [
         one.case()
         for name in FACTORS

@@ -12,7 +12,8 @@ from neocpu.core.types import Bools, Ints
 from neocpu.oracle.canonical.global_decay import backward_bits
 from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
-from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
+from neocpu.oracle.ops.lookup import BAGS, FLOATS, POOLING, TABLES, rounding_of
+from neocpu.oracle.options import Number, OneOf, Whole
 from neocpu.oracle.truth.bags import SCALED, TableGeometry, bags_of, only, rows_of, tables_of
 from neocpu.oracle.truth.bends import flushed_bounded
 from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
@@ -22,42 +23,47 @@ from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
 from neocpu.oracle.truth.rules import RULES, RowUpdate, limited
 from neocpu.oracle.truth.scaled import stored_tables
-from neocpu.oracle.truth.states import layout_of
+from neocpu.oracle.truth.states import GLOBAL, STATE_FORMATS, layout_of
 from neocpu.oracle.truth.sums import segment_sums
+from neocpu.tables.specs.optimizers import RATE_MODES, TABLE_RULES, WEIGHT_DECAY_MODES
 
 HYPER: dict[str, Value] = {
-    "optimizer": "exact_rowwise_adagrad",
-    "learning_rate": 0.01,
-    "eps": 1e-8,
-    "beta1": 0.9,
-    "beta2": 0.999,
-    "weight_decay": 0.0,
-    "weight_decay_mode": "none",
-    "momentum": 0.9,
-    "eta": 0.001,
-    "max_norm": 0.0,
-    "max_gradient": 0.0,
-    "ar_alpha": 0.0,
-    "min_shrinkage": 0.1,
+    "optimizer": OneOf("exact_rowwise_adagrad", TABLE_RULES),
+    "learning_rate": Number(0.01),
+    "eps": Number(1e-8, 0),
+    "beta1": Number(0.9, 0, 1),
+    "beta2": Number(0.999, 0, 1),
+    "weight_decay": Number(0.0, 0),
+    "weight_decay_mode": OneOf("none", (*WEIGHT_DECAY_MODES, GLOBAL)),
+    "momentum": Number(0.9, 0),
+    "eta": Number(0.001, 0),
+    "max_norm": Number(0.0, 0),
+    "max_gradient": Number(0.0, 0),
+    "ar_alpha": Number(0.0, 0),
+    "min_shrinkage": Number(0.1, 0),
     "counter_halflife": -1,
     "adjustment_iter": -1,
-    "adjustment_ub": 1.0,
-    "learning_rate_mode": "equal",
-    "max_counter": 1.0,
-    "tail_id_threshold": 0.0,
+    "adjustment_ub": Number(1.0, 0),
+    "learning_rate_mode": OneOf("equal", RATE_MODES),
+    "max_counter": Number(1.0, 0),
+    "tail_id_threshold": Number(0.0, 0),
     "tail_id_threshold_is_ratio": False,
-    "weight_norm_coefficient": 0.0,
-    "lower_bound": 0.0,
-    "beta": 1.0,
-    "lambda1": 0.0,
-    "lambda2": 0.0,
-    "decay_start": 0,
-    "decay_lower_bound": 0.0,
-    "momentum1_format": "fp32",
-    "momentum2_format": "fp32",
+    "weight_norm_coefficient": Number(0.0, 0),
+    "lower_bound": Number(0.0, 0),
+    "beta": Number(1.0, 0),
+    "lambda1": Number(0.0, 0),
+    "lambda2": Number(0.0, 0),
+    "decay_start": Whole(0, 0),
+    "decay_lower_bound": Number(0.0, 0),
+    "momentum1_format": OneOf("fp32", STATE_FORMATS),
+    "momentum2_format": OneOf("fp32", STATE_FORMATS),
 }
-# How narrow rows are stored; rounding: nearest, stochastic, or fbgemm (fp16).
-STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}
+TRAINED = OneOf("fp32", (*FLOATS, "int8", "int4"))  # weights_format
+# How narrow rows are stored; fbgemm: its way to round to fp16.
+STORE: dict[str, Value] = {
+    "rounding": OneOf("nearest", ("nearest", "stochastic", "fbgemm")),
+    "seed": 0,
+}
 GRADIENT = Field(
     "gradient of the pooled rows, fp32[B, sum of dims]; none: [n, D]; variable batches: flat",
     ("sample", "column"),
@@ -335,7 +341,7 @@ BACKWARD = Operator(
             True,
         ),
     },
-    options={**POOLING, **HYPER, "step": 1, **STORE},
+    options={**POOLING, "weights_format": TRAINED, **HYPER, "step": Whole(1, 1), **STORE},
     outputs={
         "weights": Field(
             "all tables after the step, as the input; not of int8 and int4 rows", ("element",), True
@@ -354,7 +360,7 @@ UNIQUE_GRADIENT = Operator(
     about="Touched rows and their merged gradients, for an optimizer of one's own. FBGEMM: "
     "OptimType.NONE.",
     inputs={**TABLES, **BAGS, "grad_output": GRADIENT},
-    options={**POOLING, "max_gradient": 0.0},
+    options={**POOLING, "max_gradient": HYPER["max_gradient"]},
     outputs={
         "rows": Field("touched rows, ascending, counted over all tables, int64[U]", ("unique",)),
         "values": Field("their gradients, flat, fp32[sum of their dims]", ("element",)),

@@ -14,7 +14,8 @@ from neocpu.core.types import Bytes, Floats
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
-from neocpu.oracle.ops.lookup import rounding_of
+from neocpu.oracle.ops.lookup import FLOATS, rounding_of
+from neocpu.oracle.options import OneOf, Whole
 from neocpu.oracle.truth.bags import rows_of
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.numbers import TINY, Bounded, U
@@ -143,7 +144,12 @@ ROUND = Operator(
     "round",
     "Numbers as codes of fp16, bf16 or fp8, to nearest even or stochastically.",
     {"x": Field("fp32[R, D]", ("row", "column"))},
-    {"format": "bf16", "rounding": "nearest", "seed": 0, "step": 1},
+    {
+        "format": OneOf("bf16", FLOATS[1:]),
+        "rounding": OneOf("nearest", ("nearest", "stochastic", "truncate")),
+        "seed": 0,
+        "step": 1,
+    },
     {"codes": Field("codes [R, D], of the format", ("row", "column"))},
     _round_bits,
     _round_truth,
@@ -155,7 +161,7 @@ QUANTIZE = Operator(
         f"{', '.join(ROWS)}."
     ),
     {"x": Field("fp32[R, D]", ("row", "column"))},
-    {"format": "int8"},
+    {"format": OneOf("int8", ROWS)},
     {"codes": Field("uint8[R, bytes of a row]", ("row", "byte"))},
     _quantize_bits,
     _quantize_truth,
@@ -164,7 +170,7 @@ DEQUANTIZE = Operator(
     "dequantize",
     f"Numbers of the bytes of row-scaled rows: {', '.join(ROWS)}.",
     {"codes": Field("uint8[R, bytes of a row]", ("row", "byte"))},
-    {"format": "int8", "columns": 4},
+    {"format": OneOf("int8", ROWS), "columns": Whole(4, 0)},
     {"out": Field("fp32[R, columns]", ("row", "column"))},
     _dequantize_bits,
     _dequantize_truth,

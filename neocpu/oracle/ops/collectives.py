@@ -17,6 +17,7 @@ from neocpu.core.types import Floats, Ints
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
 from neocpu.oracle.ops.fp8_rows import fp8_numbers
+from neocpu.oracle.options import Number, OneOf, Whole
 from neocpu.oracle.truth.formats import FORMATS, in_format, stored
 from neocpu.oracle.truth.numbers import SMALL as LEAST_NORMAL
 from neocpu.oracle.truth.numbers import TINY, Bounded, where
@@ -45,9 +46,7 @@ class RankPart(NamedTuple):
 
     @staticmethod
     def of(inputs: Arrays, options: Options) -> "RankPart":
-        """Raises ValueError for a rank or a format that does not exist."""
-        if options["format"] not in WIRE_FORMATS:
-            raise ValueError(f"format is {options['format']!r}: choose {', '.join(WIRE_FORMATS)}")
+        """Raises ValueError for a rank that does not exist."""
         ranks = inputs["cuts"].size - 1
         if not 0 <= int(options["rank"]) < ranks:
             raise ValueError(f"rank is {options['rank']}, of {ranks} ranks")
@@ -297,10 +296,10 @@ def _reduce_bits(inputs: Arrays, options: Options, backend: str) -> Arrays:
 
 
 WIRE_OPTIONS: dict[str, Value] = {
-    "rank": 0,
-    "format": "fp32",
-    "block": 32,
-    "scale": 1.0,
+    "rank": Whole(0, 0),
+    "format": OneOf("fp32", WIRE_FORMATS),
+    "block": Whole(32, 1),
+    "scale": Number(1.0, LEAST_NORMAL),
     "backward": False,
 }
 CUTS = Field("rank q's samples are [cuts[q], cuts[q + 1]), int64[W+1]", ("rank",))

@@ -5,13 +5,14 @@ import numpy as np
 from neocpu.oracle.canonical import jagged as canonical
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truths, Value
 from neocpu.oracle.ops.layout import OFFSETS
+from neocpu.oracle.options import OneOf, Whole
 from neocpu.oracle.truth import jagged
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.jagged import sums
 
 ROWS = ("lookup", "column")
-LENGTH: dict[str, Value] = {"max_length": 0}  # rows of a bag that count; 0: all of them
-ELEMENTWISE: dict[str, Value] = {"operation": "add"}  # add, add_jagged or mul
+LENGTH: dict[str, Value] = {"max_length": Whole(0, 0)}  # rows of a bag that count; 0: all of them
+ELEMENTWISE: dict[str, Value] = {"operation": OneOf("add", ("add", "add_jagged", "mul"))}
 
 
 def _rows(width: str) -> Field:

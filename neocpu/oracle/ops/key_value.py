@@ -15,12 +15,14 @@ from neocpu.core.types import Ints
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
-from neocpu.oracle.ops.backward import BACKWARD, STATES, BoundedTables, step
-from neocpu.oracle.ops.lookup import LOOKUP, looked_up
+from neocpu.oracle.ops.backward import BACKWARD, HYPER, STATES, BoundedTables, step
+from neocpu.oracle.ops.lookup import LOOKUP, POOLING, looked_up
+from neocpu.oracle.options import Number, OneOf
 from neocpu.oracle.truth.bags import DecodedRows
 from neocpu.oracle.truth.formats import in_format
-from neocpu.oracle.truth.key_store import KeyStore
+from neocpu.oracle.truth.key_store import STRATEGIES, KeyStore
 from neocpu.oracle.truth.numbers import Bounded, square_sum
+from neocpu.tables.specs.optimizers import TABLE_RULES
 
 STORE_OPTIONS = ("strategy", "ttl", "min_count", "decay_rate", "min_norm")
 
@@ -210,15 +212,15 @@ KV_TRAJECTORY = Operator(
         "step0/grad_output": Field("fp32[B, D], of training steps", ("sample", "column"), True),
     },
     options={
-        "pooling": "sum",
-        "optimizer": "exact_sgd",
-        "learning_rate": 0.01,
-        "eps": 1e-8,
-        "strategy": "timestamp",
+        "pooling": POOLING["pooling"],
+        "optimizer": OneOf("exact_sgd", TABLE_RULES),
+        "learning_rate": HYPER["learning_rate"],
+        "eps": HYPER["eps"],
+        "strategy": OneOf("timestamp", STRATEGIES),
         "ttl": 60,
         "min_count": 2,
-        "decay_rate": 1.0,
-        "min_norm": 0.0,
+        "decay_rate": Number(1.0, 0),
+        "min_norm": Number(0.0, 0),
     },
     outputs={
         "out": Field("step0/out, …: pooled rows before the update", ("sample", "column")),

@@ -10,7 +10,8 @@ import numpy as np
 from neocpu.core.types import Elements
 from neocpu.oracle.canonical import layout as canonical_layout
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
-from neocpu.oracle.ops.lookup import BAGS, TABLES
+from neocpu.oracle.ops.lookup import BAGS, BOUNDS_CHECKS, TABLES
+from neocpu.oracle.options import OneOf, Whole
 from neocpu.oracle.truth import layout as truth_layout
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.lookups import PROBABLE
@@ -68,7 +69,7 @@ OPERATORS = (
         "Row numbers out of range: counted by table, and -1 in a copy (FBGEMM: "
         "bounds_check_indices, which writes 0s into the caller's array). fatal: an error instead.",
         {"rows": TABLES["rows"], **{k: BAGS[k] for k in ("feature_table", "indices", "offsets")}},
-        {"bounds_check": "ignore"},
+        {"bounds_check": OneOf("ignore", BOUNDS_CHECKS)},
         {
             "indices": INDICES,
             "outside": Field("row numbers out of range of each table, int64[T]", ("table",)),
@@ -156,7 +157,7 @@ OPERATORS = (
             "block_sizes": Field("rows of a rank's block, of each key, int64[F]", ("key",)),
             "per_sample_weights": WEIGHTS,
         },
-        {"ranks": 2},
+        {"ranks": Whole(2, 1)},
         BUCKETS,
     ),
     _operator(
@@ -172,14 +173,14 @@ OPERATORS = (
             ),
             "per_sample_weights": WEIGHTS,
         },
-        {"ranks": 2},
+        {"ranks": Whole(2, 1)},
         BUCKETS,
     ),
     _operator(
         "recat",
         "The order that makes blocks by (rank, key) key-major; no inputs (TorchRec: _get_recat).",
         {},
-        {"features": 2, "ranks": 2},
+        {"features": Whole(2, 0), "ranks": Whole(2, 1)},
         {"order": Field("numbers of blocks, int64[features * ranks]", ("block",))},
     ),
     _operator(
@@ -193,7 +194,7 @@ OPERATORS = (
         "jagged_to_padded_dense",
         "Bags of rows as one dense array, cut off or padded (FBGEMM: jagged_to_padded_dense).",
         {"values": VALUES, "offsets": OFFSETS},
-        {"max_length": 4, "padding": 0.0},
+        {"max_length": Whole(4, 0), "padding": 0.0},
         {"dense": Field("fp32[bags, max_length, D]", ("bag", "place", "column"))},
     ),
     _operator(

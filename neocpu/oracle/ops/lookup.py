@@ -8,8 +8,9 @@ import numpy as np
 
 from neocpu.oracle.canonical import lookup_bits, weight_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truths, Value
-from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch, bags_of, rows_of
-from neocpu.oracle.truth.formats import in_format
+from neocpu.oracle.options import OneOf, Whole
+from neocpu.oracle.truth.bags import SCALED, DecodedRows, JaggedBatch, bags_of, rows_of
+from neocpu.oracle.truth.formats import FORMATS, in_format
 from neocpu.oracle.truth.lookups import pooled, sequence, weight_gradients
 from neocpu.oracle.truth.numbers import Bounded
 
@@ -36,10 +37,15 @@ BAGS = {
         optional=True,
     ),
 }
-# weights_format: fp32, fp16, bf16, fp8_e4m3, fp8_e5m2; row-scaled ones, of lookups only: int8,
-# int4, int2 (fused), and FBGEMM's inference tables nbit8, nbit4, nbit2, whose rows are padded to a
-# multiple of row_alignment bytes
-POOLING: dict[str, Value] = {"pooling": "sum", "weights_format": "fp32", "bounds_check": "fatal"}
+FLOATS = tuple(FORMATS)
+BOUNDS_CHECKS = ("fatal", "warning", "ignore")
+# of formats, the row-scaled ones of SCALED are of lookups: int8, int4, int2 (fused), and FBGEMM's
+# inference tables nbit8, nbit4, nbit2, whose rows are padded to a multiple of row_alignment bytes
+POOLING: dict[str, Value] = {
+    "pooling": OneOf("sum", ("sum", "mean", "none")),
+    "weights_format": OneOf("fp32", (*FLOATS, *SCALED)),
+    "bounds_check": OneOf("fatal", BOUNDS_CHECKS),
+}
 
 
 def joined(bags: JaggedBatch, features: list[Bounded], variable: bool) -> Bounded:
@@ -147,7 +153,11 @@ LOOKUP = Operator(
     about="Embeddings of all features in one call: pooled by SUM or MEAN, or one per lookup "
     "(none). FBGEMM: SplitTableBatchedEmbeddingBagsCodegen.forward.",
     inputs={**TABLES, **BAGS},
-    options={**POOLING, "output_format": "fp32", "row_alignment": 1},
+    options={
+        **POOLING,
+        "output_format": OneOf("fp32", FLOATS),
+        "row_alignment": Whole(1, 1),
+    },
     outputs={
         "out": Field(
             "pooled rows [B, sum of dims]; none: [n, D]; variable batches: flat",

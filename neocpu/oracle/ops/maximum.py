@@ -8,7 +8,8 @@ import numpy as np
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truths, Value
 from neocpu.oracle.ops.backward import GRADIENT
-from neocpu.oracle.ops.lookup import BAGS, TABLES, joined, locate
+from neocpu.oracle.ops.lookup import BAGS, FLOATS, POOLING, TABLES, joined, locate
+from neocpu.oracle.options import OneOf
 from neocpu.oracle.truth.bags import bags_of, rows_of, tables_of
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.jagged import sums
@@ -17,8 +18,10 @@ from neocpu.oracle.truth.numbers import Bounded
 from neocpu.tables.embedding.row_sums import summed
 
 UNWEIGHTED = {name: field for name, field in BAGS.items() if name != "per_sample_weights"}
-# weights_format: fp32, fp16, bf16, fp8_e4m3, fp8_e5m2
-OPTIONS: dict[str, Value] = {"weights_format": "fp32", "bounds_check": "fatal"}
+OPTIONS: dict[str, Value] = {
+    "weights_format": OneOf("fp32", FLOATS),
+    "bounds_check": POOLING["bounds_check"],
+}
 NONE: frozenset[str] = frozenset()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from neocpu.oracle.adapters import coded, codes_of
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
+from neocpu.oracle.options import Number
 from neocpu.oracle.truth.formats import FORMATS, Format, decode, in_format, limits, nearest
 from neocpu.oracle.truth.numbers import TINY, ULP, Bounded, Real
 
@@ -158,7 +159,7 @@ def _layout_run(inputs: Arrays, options: Options, backend: str) -> Arrays:
     return {"tiles": tiled(codes_of(inputs["scales"]))}
 
 
-FACTOR: dict[str, Value] = {"factor": 1.0}
+FACTOR: dict[str, Value] = {"factor": Number(1.0, 0)}
 SCALES = Field("scale of every 16 numbers, fp8_e4m3 [R, D/16]", ("row", "block"))
 
 QUANTIZE = Operator(

@@ -14,7 +14,8 @@ from neocpu.core.formats import FORMATS
 from neocpu.kernels.compile.choice import backend_module
 from neocpu.kernels.operands import OperandFormat
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
-from neocpu.oracle.ops.lookup import rounding_of
+from neocpu.oracle.ops.lookup import FLOATS, rounding_of
+from neocpu.oracle.options import OneOf
 from neocpu.oracle.truth.dense.products import layer, operand, pairs, products, relu
 from neocpu.oracle.truth.formats import in_format, stored
 from neocpu.oracle.truth.numbers import Bounded
@@ -22,8 +23,10 @@ from neocpu.oracle.truth.numbers import Bounded
 NO_BIAS = np.empty(0, np.float32)
 NO_GATE = np.empty((0, 0), np.float32)
 LAYERS = (1, 2, 3)
-# format: bf16, fp16, fp8_e4m3, fp8_e5m2; output: fp32 or one of them
-OPTIONS: dict[str, Value] = {"format": "bf16", "output": "fp32"}
+OPTIONS: dict[str, Value] = {
+    "format": OneOf("bf16", FLOATS[1:]),
+    "output": OneOf("fp32", FLOATS),
+}
 
 
 def _rounded(x: np.ndarray, options: Options, backend: str) -> np.ndarray:
@@ -165,7 +168,11 @@ GEMM = Operator(
         "b": Field("fp32[N, K]; else [K, N]; rounded to the format", ("row", "step")),
         "bias": Field("fp32[N], added in fp32; of a layer", ("column",), optional=True),
     },
-    options={"product": "layer", "relu": False, **OPTIONS},
+    options={
+        "product": OneOf("layer", ("layer", "input_gradient", "weight_gradient")),
+        "relu": False,
+        **OPTIONS,
+    },
     outputs={"out": Field("fp32 or codes of `output` [M, N]", ("row", "column"))},
     run_=_gemm_bits,
     truth_=_gemm_truth,

@@ -12,6 +12,7 @@ import numpy as np
 from neocpu.core.policies import EVICTIONS
 from neocpu.core.types import Ints
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
+from neocpu.oracle.options import OneOf, Whole
 from neocpu.oracle.truth.row_cache import BatchMoves, RowCache
 
 STATISTICS = 6
@@ -27,11 +28,7 @@ class BatchStream(NamedTuple):
 
     @staticmethod
     def of(inputs: Arrays, options: Options) -> "BatchStream":
-        """Raises ValueError for an unknown policy, and where no batch is ever in flight."""
-        if options["policy"] not in EVICTIONS:
-            raise ValueError(f"policy is {options['policy']!r}: choose {', '.join(EVICTIONS)}")
-        if int(options["in_flight"]) < 1:
-            raise ValueError(f"in_flight is {options['in_flight']}: choose 1 or more")
+        """The batches of the inputs."""
         training = inputs["training"].astype(bool).tolist()
         batches = []
         for k in range(len(training)):
@@ -145,7 +142,12 @@ ROW_CACHE = Operator(
             "rows of all lookups, -1: none, int64[n]; likewise step1/indices, …", ("lookup",)
         ),
     },
-    options={"policy": "lru", "sets": 1, "window": 0, "in_flight": 1},
+    options={
+        "policy": OneOf("lru", EVICTIONS),
+        "sets": Whole(1, 1),
+        "window": Whole(0, 0),
+        "in_flight": Whole(1, 1),
+    },
     outputs={
         "hits": Field("step0/hits, …: rows that were there, ascending, int64", ("row",)),
         "filled": Field("step0/filled, …: rows that came in, ascending", ("row",)),

@@ -15,11 +15,13 @@ from neocpu.core.formats import FORMATS
 from neocpu.core.types import Floats, Ints
 from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.global_decay import backward_bits
-from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths
-from neocpu.oracle.ops.backward import BACKWARD, STATES
-from neocpu.oracle.ops.lookup import BAGS, LOOKUP, TABLES
+from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
+from neocpu.oracle.ops.backward import BACKWARD, HYPER, STATES
+from neocpu.oracle.ops.lookup import BAGS, FLOATS, LOOKUP, TABLES
+from neocpu.oracle.options import OneOf, Whole
 from neocpu.oracle.truth.bags import TableGeometry, tables_of
 from neocpu.oracle.truth.states import layout_of
+from neocpu.tables.specs.optimizers import TABLE_RULES
 
 WEIGHTS = 0  # the formula's salt of tables
 GRADIENT = 1  # and of gradients
@@ -231,6 +233,11 @@ SHARED = {
     ),
     "indices": Field("row number of each lookup, int64[n]", ("lookup",)),
 }
+SCALE: dict[str, Value] = {
+    "pooling": OneOf("sum", ("sum", "mean")),
+    "weights_format": OneOf("fp32", FLOATS),
+    "batch": Whole(1, 0),
+}
 TABLE_FORMULA = f"Tables, one after the other, by formula, salt {WEIGHTS}: {FORMULA}."
 
 LOOKUP_AT_SCALE = Operator(
@@ -241,7 +248,7 @@ LOOKUP_AT_SCALE = Operator(
         **SHARED,
         "check_samples": Field("samples whose pooled rows are the answer, int64[S]", ("sample",)),
     },
-    options={"pooling": "sum", "weights_format": "fp32", "batch": 1},
+    options=SCALE,
     outputs={"out": Field("pooled rows of check_samples, fp32[S, sum of dims]", ("row", "column"))},
     run_=_lookup_run,
     truth_=_lookup_truth,
@@ -262,12 +269,10 @@ BACKWARD_AT_SCALE = Operator(
         ),
     },
     options={
-        "pooling": "sum",
-        "weights_format": "fp32",
-        "batch": 1,
-        "optimizer": "exact_sgd",
-        "learning_rate": 0.01,
-        "eps": 1e-8,
+        **SCALE,
+        "optimizer": OneOf("exact_sgd", TABLE_RULES),
+        "learning_rate": HYPER["learning_rate"],
+        "eps": HYPER["eps"],
     },
     outputs={
         "weights": Field("elements of check_rows after the step, row by row", ("element",)),

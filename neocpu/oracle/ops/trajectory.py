@@ -11,7 +11,7 @@ from neocpu.oracle.canonical import encoded, lookup_bits
 from neocpu.oracle.canonical.ensemble import averaged_bits
 from neocpu.oracle.canonical.global_decay import backward_bits, decayed_inputs
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
-from neocpu.oracle.ops.backward import HYPER, STATES, STORE, BoundedTables, locate, step
+from neocpu.oracle.ops.backward import HYPER, STATES, STORE, TRAINED, BoundedTables, locate, step
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, looked_up
 from neocpu.oracle.truth.bags import DecodedRows
 from neocpu.oracle.truth.ensemble import OPTIONS as ENSEMBLE
@@ -154,6 +154,7 @@ TRAJECTORY = Operator(
     },
     options={
         **POOLING,
+        "weights_format": TRAINED,
         **{k: v for k, v in HYPER.items() if k != "learning_rate"},
         **STORE,
         **ENSEMBLE,

@@ -73,8 +73,6 @@ class KeyStore:
         Raises ValueError where that leaves open whether a row is shorter than min_norm.
         """
         strategy = str(self.options["strategy"])
-        if strategy not in STRATEGIES:
-            raise ValueError(f"strategy is {strategy!r}: choose {', '.join(STRATEGIES)}")
         evicted = self.present.copy()
         if "counter" in strategy:
             evicted &= self._rare()

@@ -13,7 +13,8 @@ from neocpu.core.rules import RULES
 from neocpu.oracle.operator import Options
 
 GLOBAL = "decoupled_global"  # weight decay in every step, also of rows that it does not update
-GLOBAL_RULE = "exact_rowwise_adagrad"  # the only rule that has it
+# Modes of weight decay that are of one rule alone, as in FBGEMM's kernels.
+OWNERS = {GLOBAL: "exact_rowwise_adagrad", "adagradw": "exact_rowwise_adagrad_with_counter"}
 STATE_FORMATS = ("fp32", "fp16", "bf16")
 COUNTERS = ("prev_iter", "row_counter")
 
@@ -35,15 +36,14 @@ class StateLayout:
 def layout_of(options: Options) -> StateLayout:
     """The states that the options of `backward` ask for.
 
-    Raises ValueError for a format that states cannot have, and for the weight decay
-    `decoupled_global` of a rule that has none.
+    Raises ValueError for a weight decay that the rule does not have.
     """
     rule = RULES[str(options["optimizer"])]
     row = rule.row_state
-    if options.get("weight_decay_mode") == GLOBAL:
-        # FBGEMM has kernels of it for this rule alone.
-        if rule.name != GLOBAL_RULE:
-            raise ValueError(f"weight_decay_mode {GLOBAL}: use {GLOBAL_RULE}, not {rule.name}")
+    mode = str(options.get("weight_decay_mode", ""))
+    if rule.name != OWNERS.get(mode, rule.name):
+        raise ValueError(f"weight_decay_mode {mode}: use {OWNERS[mode]}, not {rule.name}")
+    if mode == GLOBAL:
         row = (*row, "prev_iter")
     names = (*rule.element_state, *row)
     formats = dict.fromkeys(names, "fp32")
@@ -51,8 +51,4 @@ def layout_of(options: Options) -> StateLayout:
     momenta = [name for name in names if name not in COUNTERS]
     for number, name in enumerate(momenta[:2], 1):
         formats[name] = str(options.get(f"momentum{number}_format", "fp32"))
-        if formats[name] not in STATE_FORMATS:
-            raise ValueError(
-                f"momentum{number}_format is {formats[name]!r}: choose {', '.join(STATE_FORMATS)}"
-            )
     return StateLayout(rule.element_state, row, formats)

@@ -18,7 +18,7 @@ from neocpu.oracle.cases.covers.pairwise import Row, pairwise
 from neocpu.oracle.cases.draw import Draw, Lengths, Recipe, bags, gradient, tables
 from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, coded_states, halves, states
 from neocpu.oracle.operator import Arrays, Case, Value
-from neocpu.oracle.truth.states import GLOBAL, GLOBAL_RULE, STATE_FORMATS
+from neocpu.oracle.truth.states import GLOBAL, OWNERS, STATE_FORMATS
 
 COUNTER = "exact_rowwise_adagrad_with_counter"
 BACKWARD: dict[str, Sequence[Value]] = {
@@ -99,7 +99,7 @@ def fits(row: Row) -> bool:
 def _fits_global(row: Row) -> bool:
     """Has the weight decay `decoupled_global` canonical bits with these values?"""
     return row.get("decay") != GLOBAL or (
-        row.get("optimizer", GLOBAL_RULE) == GLOBAL_RULE
+        row.get("optimizer", OWNERS[GLOBAL]) == OWNERS[GLOBAL]
         and row.get("rounding", "nearest") == "nearest"
         and row.get("weights_format") not in ("split", "int8", "int4")
     )
