@@ -28,6 +28,7 @@ from jobs import watched
 from promise_cases import CPUS, RANKS, THREADS
 from promise_main import first_ranks, terminate
 
+from neocpu.core.errors import Stopped
 from neocpu.kernels.compile.threads import use_threads
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.launch import StopSignal, get_comm, launched_ranks, mpiexec_command
@@ -35,7 +36,6 @@ from neocpu.train.config.config import Config
 from neocpu.train.fit.fit import StepFacts
 from neocpu.train.fit.keys import FitKeys
 from neocpu.train.run import fitting
-from neocpu.train.step.schedule import Stopped
 
 HERE = Path(__file__).resolve().parent
 DIGESTS = HERE / "promise_fits.json"

@@ -38,7 +38,7 @@ from promise_cases import (
 )
 from promise_draws import MIRROR
 
-from neocpu.core.errors import NeocpuError, PlanError
+from neocpu.core.errors import NeocpuError, PlanError, Stopped
 from neocpu.kernels.compile.jit import cpu_kind
 from neocpu.kernels.compile.threads import use_threads
 from neocpu.kernels.simd.tiles import target, tile_shape
@@ -52,7 +52,6 @@ from neocpu.train.before import companion
 from neocpu.train.config import config as configs
 from neocpu.train.run.online import OnlineTrainer
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.schedule import Stopped
 from neocpu.train.watch.results import RunReport
 
 

@@ -99,8 +99,8 @@ def main() -> int:
     settings = configs.load(folder / "small.toml", ["training.steps=4", "training.epochs=9"])
     comm = get_comm()
     prepare_threads(comm, 1)
+    from neocpu.core.errors import Stopped
     from neocpu.train.run.folder import has_results
-    from neocpu.train.step.schedule import Stopped
 
     expected = Life(settings, comm, folder / "whole", "").run()["digest"]
     for moment, end in MOMENTS.items():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from spmd import spmd
 
-from neocpu.core.errors import DataError, NeocpuError
+from neocpu.core.errors import DataError, Stopped
 from neocpu.parallel.transport.abort import Terminated
 from neocpu.parallel.transport.comm import Comm
 
@@ -127,7 +127,7 @@ def agree_raises_the_lowest_ranks_error_everywhere(comm: Comm) -> None:
         assert str(caught.value) == f"line {speaker} is bad"
         assert caught.value.spoken_by == speaker  # type: ignore[attr-defined]
         assert (caught.value is own_error) == (comm.rank == speaker)
-    with pytest.raises(NeocpuError, match="stopped by signal 15") as ended:
+    with pytest.raises(Stopped, match="stopped by signal 15") as ended:
         comm.agree(Terminated(15) if comm.rank == 0 else None)
     assert ended.value.exit_status == 128 + 15
     with pytest.raises(KeyError if comm.rank == 0 else RuntimeError, match="'k'"):

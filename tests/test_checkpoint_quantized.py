@@ -15,7 +15,7 @@ from test_checkpoint_chain import SETS, learn, names, wholes
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, Stopped
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.launch import StopSignal
 from neocpu.parallel.transport.threads import run_threads
@@ -27,7 +27,6 @@ from neocpu.train.checkpoint.tools import merge
 from neocpu.train.run import trainer
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.state.state import digest
-from neocpu.train.step.schedule import Stopped
 from neocpu.train.watch.results import RunReport
 from tests.small_run import config_of
 

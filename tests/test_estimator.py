@@ -1,7 +1,9 @@
 """Does `neocpu.DLRM` train what `neocpu train` trains, and behave as an estimator does?"""
 
 import copy
+import os
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import neocpu
 from neocpu import DLRM
 from neocpu.core.errors import CheckpointError, ConfigError, DataError
 from neocpu.train.config import config
+from neocpu.train.run.fitting import FitRun
 from neocpu.train.run.trainer import Trainer
 
 KEYS = {"batch_size": 32, "embedding_dim": 4, "model__bottom": [4], "model__top": (1,)}
@@ -134,6 +137,29 @@ def test_callbacks_hear_every_line_and_may_stop() -> None:
     assert folder.exists() and model.predict_proba(rows[0]).shape == (100, 2)
     del model
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_signals_are_no_errors_that_a_search_would_swallow(
+    tmp_path: Path, number: signal.Signals, kind: type[BaseException]
+) -> None:
+    frame, sold = clicks(200, 1)
+
+    def strike(line: object) -> None:
+        os.kill(os.getpid(), number)
+
+    with pytest.raises(kind, match=r"^stopped by signal .* a checkpoint is written$") as caught:
+        DLRM(**KEYS, eval__every_steps=2, epochs=20).fit(
+            frame, sold, eval_set=(frame, sold), callbacks=[strike]
+        )
+    assert not isinstance(caught.value, Exception)
+    assert getattr(caught.value, "code", 130) == 128 + number
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(kind, match="after step 1"):
+        patch.setattr(FitRun, "_note", lambda run, facts: strike(facts))
+        neocpu.fit(frame.with_columns(sold=sold), label="sold", out=tmp_path / "fit")
 
 
 def test_numbers_are_regressed() -> None:

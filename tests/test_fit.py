@@ -16,7 +16,7 @@ from neocpu.cli.evaluate import evaluate
 from neocpu.cli.fit import fit as fit_command
 from neocpu.cli.fit import print_fit
 from neocpu.cli.predict import predict
-from neocpu.core.errors import CheckpointError, ConfigError, DataError, TrainingError
+from neocpu.core.errors import CheckpointError, ConfigError, DataError, Stopped, TrainingError
 from neocpu.kernels.compile.threads import use_threads
 from neocpu.kernels.records import SparseLines
 from neocpu.parallel.transport.comm import SingleComm
@@ -30,7 +30,6 @@ from neocpu.train.fit.layers import LayeredModel
 from neocpu.train.fit.losses import LOSSES
 from neocpu.train.fit.solving import Fitting, Goal
 from neocpu.train.run.fitting import FitRun, config_of
-from neocpu.train.step.schedule import Stopped
 
 SAMPLES, WIDTH = 300, 24
 

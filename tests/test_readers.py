@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.cli.plan import plan
-from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.errors import ConfigError, DataError, Stopped
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.dataset import Dataset
@@ -35,7 +35,6 @@ from neocpu.ingest.readers import frames, reader
 from neocpu.ingest.readers.coming import ComingDataset
 from neocpu.ingest.readers.queue import BatchQueue
 from neocpu.ingest.settings import ReadersConfig
-from neocpu.parallel.transport.abort import Terminated
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.specs.specs import TableSpec
@@ -43,7 +42,7 @@ from neocpu.train.before import raw_train
 from neocpu.train.before import reader_rate as rates
 from neocpu.train.run import reading
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.schedule import BatchSchedule, Stopped
+from neocpu.train.step.schedule import BatchSchedule
 
 ROWS = 9_001  # three blocks of an epoch's order
 SCHEMA = {
@@ -629,7 +628,7 @@ def test_a_signal_is_heeded_where_nobody_writes_into_the_pipe(tmp_path):
     # whoever does not heed it hears that nothing comes
     late = threading.Timer(9.0, lambda: os.close(os.open(tmp_path / "pipe", os.O_RDWR)))
     late.start()
-    with pytest.raises(Terminated):
+    with pytest.raises(Stopped, match="what was not finished is removed"):
         Trainer(config, SingleComm(), tmp_path / "out").run()
     late.cancel()
 

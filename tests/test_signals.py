@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.core.errors import EnvironmentProblem
-from neocpu.parallel.transport.abort import Terminated
+from neocpu.core.errors import EnvironmentProblem, Stopped
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.train.before import datasets
 from neocpu.train.config import config as configs
@@ -59,7 +58,7 @@ def test_a_conversion_within_a_run_heeds_signals(
         ended.append(True)
 
     monkeypatch.setattr(datasets, "ensure", convert)
-    with pytest.raises(Terminated, match=f"stopped by signal {number:d}; what was not") as caught:
+    with pytest.raises(Stopped, match=f"stopped by signal {number:d}; what was not") as caught:
         Trainer(configs.load(tmp_path / "small.toml"), None, tmp_path / "run").run()
     assert caught.value.exit_status == 128 + number
     assert not ended, "it was heeded after the conversion only"

@@ -9,9 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from neocpu.cli import cli
-from neocpu.core.errors import ConfigError, TrainingError
+from neocpu.core.errors import ConfigError, Stopped, TrainingError
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.schedule import Stopped
 from neocpu.train.sweep.runs import Interrupted
 from neocpu.train.sweep.space import grid_axis, points, random_axis
 from neocpu.train.sweep.trials import SweepFolder, SweepTrial
@@ -104,7 +103,7 @@ def test_a_sweep_ranks_goes_on_and_outlives_failures(
 
     def stopped(trainer: Trainer) -> Any:
         runs.append(trainer.out)
-        raise Stopped(15, 1)
+        raise Stopped(15, "stopped after step 1")
 
     monkeypatch.setattr(Trainer, "run", stopped)
     more = [*sweep, "--grid", f"{rates}=0.1,0.01", "--grid", "model.top=[5,1]"]

@@ -10,12 +10,11 @@ from typing import Any, Self
 import pytest
 from small_run import config_of, write_log
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, Stopped
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.parallel.transport.timeline import ExchangeSpan, RunTimeline, TracedStep
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.schedule import Stopped
 from neocpu.train.watch.trace import ClockSample, RunTrace, compare_clocks, on_clock_of_rank_0
 from neocpu.train.watch.trace_events import RankSpans, trace_events, trace_pieces
 

@@ -17,7 +17,7 @@ from importlib import import_module
 import click
 
 from neocpu import __version__
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, NeocpuError, Stopped
 from neocpu.parallel.transport.environment import check_variables
 from neocpu.parallel.transport.launch import let_finish, run_guarded
 
@@ -89,6 +89,16 @@ class LazyGroup(click.Group):
         module, _, attribute = PLACES.get(name, f"neocpu.cli.{name}:{name}").partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command. Raises NeocpuError with the status of a signal that stopped it."""
+        try:
+            return super().invoke(ctx)
+        except Stopped as stopped:
+            # click makes an Abort, and an empty line, of what Ctrl-C ended
+            error = NeocpuError(f"{stopped}{stopped.hint}")
+            error.exit_status = stopped.exit_status
+            raise error from stopped
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section, without importing them."""

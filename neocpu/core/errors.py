@@ -6,7 +6,9 @@ Anything else is a bug and keeps its traceback.
 """
 
 import errno
+import signal
 from collections.abc import Sequence
+from typing import Self
 
 # errors of the system that are no bugs, and what helps
 REMEDIES = {
@@ -77,3 +79,37 @@ class EnvironmentProblem(NeocpuError):
 
 class RpcError(NeocpuError):
     """A call of another rank's function failed, or could not be made."""
+
+
+class Stopped(BaseException):
+    """A signal asked for the end. No `except Exception` goes on after it, as a search over
+    estimators would with the next one: it is a KeyboardInterrupt for Ctrl-C, and for other signals
+    a SystemExit with the status that shells give them, 128 + number.
+
+    said : the message. hint : what a command line says besides, where its options mend it.
+    """
+
+    def __new__(cls, number: int, said: str, hint: str = "") -> Self:
+        """An object of the kind that the signal asks for."""
+        kind = _Interrupt if number == signal.SIGINT else _Ended
+        return super().__new__(kind, number, said, hint)  # type: ignore[return-value]
+
+    def __init__(self, number: int, said: str, hint: str = "") -> None:
+        self.said = said
+        self.hint = hint
+        self.exit_status = 128 + number
+
+    def __str__(self) -> str:
+        return self.said
+
+
+class _Interrupt(Stopped, KeyboardInterrupt):
+    """Of Ctrl-C."""
+
+
+class _Ended(Stopped, SystemExit):
+    """Of another signal."""
+
+    def __init__(self, number: int, said: str, hint: str = "") -> None:
+        super().__init__(number, said, hint)
+        self.code = self.exit_status

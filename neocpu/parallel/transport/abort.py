@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from neocpu.core.errors import REMEDIES, NeocpuError
+from neocpu.core.errors import REMEDIES, NeocpuError, Stopped
 
 PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
 UNREACHED = "Other MPI error"  # how MPICH's reasons begin that are no mistake of the caller
@@ -61,10 +61,13 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; what the
     machine lacks (`REMEDIES`) is one line and status 1; anything else is a bug and is printed with
     traceback and rank, status 1. All ranks are expected to leave together, and nothing is aborted,
-    after SystemExit, and after a NeocpuError with a status above 128: a run that a signal stopped.
+    after SystemExit, and after Stopped and a NeocpuError with a status above 128: a run that a
+    signal stopped.
     """
     try:
         return main() or 0
+    except Stopped as stopped:
+        return _leave_together(f"neocpu: {stopped}{stopped.hint}", stopped.exit_status)
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0

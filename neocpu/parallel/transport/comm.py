@@ -208,7 +208,7 @@ class Comm(ABC):
 
         That rank raises its own object; the others an error of the same class (RuntimeError unless
         it is a NeocpuError) with the same message and exit status. `spoken_by` on it is the rank,
-        which alone needs to print it.
+        which alone needs to print it. One with the status of a signal is raised as Stopped.
         """
         # the lowest rank brings the largest number, so one exchange finds the speaker
         largest = self.largest(0 if error is None else self.size - self.rank)
@@ -228,11 +228,13 @@ class Comm(ABC):
             kind = getattr(errors, name, None)
             if isinstance(kind, type) and issubclass(kind, errors.NeocpuError):
                 raised = kind(message)
-            elif status is not None:  # of a class of its own, as a signal that ends the run
+            elif status is not None:  # of a class of its own
                 raised = errors.NeocpuError(message)
                 raised.exit_status = status
             else:
                 raised = RuntimeError(f"rank {speaker}: {name}: {message}")
+        if status is not None and status > 128 and isinstance(raised, errors.NeocpuError):
+            raised = errors.Stopped(status - 128, message)
         raised.spoken_by = speaker  # type: ignore[attr-defined]
         raise raised
 

@@ -139,7 +139,7 @@ class DLRM:
             (`data.sample_weight`); None: all 1. Metrics are not weighted.
 
         Raises DataError and ConfigError for what cannot be trained on, TrainingError for a loss
-        that is not finite.
+        that is not finite; KeyboardInterrupt for Ctrl-C, and SystemExit for SIGTERM.
         """
         # imports polars, which `import neocpu` does without
         from neocpu.serve.estimator.data import feature_frame, write_run

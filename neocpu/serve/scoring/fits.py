@@ -180,7 +180,8 @@ def fit(
     Returns a `FitScorer`, whose `predict` and `evaluate` are as those of `neocpu.load`.
 
     Raises ConfigError for keys that are none, or have no such value; DataError for data that cannot
-    be read or fitted; TrainingError where `out` has results already.
+    be read or fitted; TrainingError where `out` has results already; KeyboardInterrupt for Ctrl-C,
+    and SystemExit for SIGTERM, once what was fitted so far is in `out`.
     """
     known = FitKeys.__dataclass_fields__
     for name in keys:

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from neocpu.core.errors import Stopped
 from neocpu.parallel.transport.abort import StopSignal
-from neocpu.train.step.schedule import Stopped
 
 T = TypeVar("T")
 POLL = 0.2  # seconds between looks for a signal

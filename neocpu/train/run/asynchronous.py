@@ -10,7 +10,7 @@ from neocpu.train.asynchronous.training import AsynchronousTraining
 from neocpu.train.before.datasets import Splits
 from neocpu.train.run.recovery import Recovery
 from neocpu.train.run.trainer import Trainer
-from neocpu.train.step.schedule import SIGNAL, BatchSchedule, Stopped
+from neocpu.train.step.schedule import SIGNAL, BatchSchedule, stopped
 from neocpu.train.step.turn import Outcome
 from neocpu.train.step.world import World
 
@@ -102,7 +102,7 @@ class AsynchronousTrainer(Trainer):
         request = self.comm.largest(asked, what="stop signal")
         if signal := request // SIGNAL:
             recovery.leave(self.steps_taken)
-            raise Stopped(signal, self.steps_taken)
+            raise stopped(signal, self.steps_taken)
         return bool(request) or self.steps_taken == schedule.total_steps
 
     def _meet(self, world: World, splits: Splits, recovery: Recovery) -> None:

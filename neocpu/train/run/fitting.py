@@ -35,7 +35,7 @@ from neocpu.train.fit.fitted import FittedModel, SavedFit, load, save
 from neocpu.train.fit.keys import FILE, FitKeys
 from neocpu.train.run.evaluate import Grouping, Scores, rankings_of
 from neocpu.train.run.folder import RunLock
-from neocpu.train.step.schedule import Stopped
+from neocpu.train.step.schedule import stopped
 from neocpu.train.watch.metrics import Metrics, compute, mean_of
 from neocpu.train.watch.results import silent, write_json
 
@@ -190,7 +190,7 @@ class FitRun:
             if asked or due:
                 self._save(fit, done=False)
             if asked:
-                raise Stopped(asked, facts.step)
+                raise stopped(asked, facts.step)
         if fit.state.waited and fit.state.waited == self.keys.patience:
             waited = f"{fit.state.waited} steps"
             self._tell(f"it ended, as the valid part gained nothing in {waited}; the best is kept")

@@ -34,7 +34,7 @@ from neocpu.train.run.recovery import Recovery, memory_of, rescued
 from neocpu.train.run.summary import sent_matrix, summarise
 from neocpu.train.run.verdict import verdict
 from neocpu.train.step.pipeline import Steps, look_ahead
-from neocpu.train.step.schedule import LOG_DUE, SAVE_DUE, SIGNAL, STOP_ASKED, BatchSchedule, Stopped
+from neocpu.train.step.schedule import LOG_DUE, SAVE_DUE, SIGNAL, STOP_ASKED, BatchSchedule, stopped
 from neocpu.train.step.world import World, build
 from neocpu.train.watch.complaints import advise, warn_of_leaves
 from neocpu.train.watch.metrics import Metrics
@@ -174,7 +174,7 @@ class Trainer:
             if self._recovery is not None:
                 self._recovery.leave(self.steps_taken)
                 self._watch.stop(self.report.tell)
-            raise Stopped(number, self.steps_taken)
+            raise stopped(number, self.steps_taken)
 
     # ---- before the first step ----
 

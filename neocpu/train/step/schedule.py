@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
 
-from neocpu.core.errors import NeocpuError
+from neocpu.core.errors import Stopped
 from neocpu.ingest.loader import Batch, Loader
 
 
@@ -70,13 +70,10 @@ STOP_ASKED = 3  # a listener of rank 0 asks for a good end
 SIGNAL = 4  # times the number of a signal
 
 
-class Stopped(NeocpuError):
-    """The run was asked to end (SIGTERM, Ctrl-C); it has written a checkpoint if it took steps."""
-
-    def __init__(self, number: int, step: int) -> None:
-        done = f"after step {step}; a checkpoint is written, go on with --resume"
-        super().__init__(
-            f"stopped by signal {number} "
-            + (done if step else "before the first step; nothing is lost, start it again")
-        )
-        self.exit_status = 128 + number
+def stopped(number: int, step: int) -> Stopped:
+    """What a run raises that was asked to end; it has written a checkpoint if it took steps."""
+    said = f"stopped by signal {number} "
+    if not step:
+        return Stopped(number, said + "before the first step; nothing is lost, start it again")
+    said += f"after step {step}; a checkpoint is written"
+    return Stopped(number, said, ", go on with --resume")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.core.errors import NeocpuError, Stopped, TrainingError
 from neocpu.core.types import JsonObject
 from neocpu.train.config import config as configs
 from neocpu.train.run.folder import has_results
@@ -33,7 +33,6 @@ def run_here(trial: SweepTrial, config: str, overrides: Sequence[str], folder: P
     """Run a trial in this process; it takes what the run says. Raises Interrupted."""
     # only here: a sweep on ranks trains in other processes, and needs no kernels itself
     from neocpu.train.run.trainers import trainer_of
-    from neocpu.train.step.schedule import Stopped
     from neocpu.train.watch.results import RunReport
 
     out = folder / trial.name
