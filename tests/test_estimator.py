@@ -139,6 +139,20 @@ def test_callbacks_hear_every_line_and_may_stop() -> None:
     assert not folder.exists()
 
 
+def test_what_a_callback_raises_ends_the_fit() -> None:
+    called: list[dict[str, Any]] = []
+
+    def fail(line: dict[str, Any]) -> float:
+        called.append(line)
+        return 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        DLRM(epochs=2, eval__every_steps=1, **KEYS).fit(
+            *clicks(100, 5), eval_set=clicks(100, 5), callbacks=[fail]
+        )
+    assert len(called) == 1
+
+
 @pytest.mark.parametrize(
     ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )

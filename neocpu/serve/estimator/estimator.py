@@ -134,7 +134,8 @@ class DLRM:
         eval_set : (X, y), or a list of them: measured now and then, which early stopping
             (`patience=`) and the best checkpoint need.
         callbacks : each is called with every line of metrics.jsonl, a dict of step, samples, split
-            and metrics; one that returns True ends the training well after this step.
+            and metrics; one that returns True ends the training well after this step, and what one
+            raises ends `fit`.
         sample_weight : numbers [n] from 0 on, by which the gradients of rows are multiplied
             (`data.sample_weight`); None: all 1. Metrics are not weighted.
 
@@ -185,7 +186,8 @@ class DLRM:
             self.out_,
             0,
             tell=print if self.verbose else None,
-            listeners=(self.history_.append, *callbacks),
+            listeners=(self.history_.append,),
+            callbacks=callbacks,
         )
         trainer = trainer_of(settings)(settings, None, self.out_, report=report)
         self.summary_ = trainer.run()

@@ -11,7 +11,8 @@ What is shown meanwhile is not decided here: `tell`, `progress` and `compiling` 
 whoever runs the training.
 
 None of this decides what is learnt, so nothing that goes wrong here (a full disk, a folder that was
-removed, a terminal that was closed) ends a run: it is told once, and the run goes on.
+removed, a terminal that was closed) ends a run: it is told once, and the run goes on. Only the
+callbacks of a caller in Python do.
 """
 
 import contextlib
@@ -87,6 +88,7 @@ class RunReport:
     listeners : each is called on rank 0 with every line of metrics.jsonl, a dict of its own. One
         that returns True ends the run well after this step, on all ranks: it is measured and saved
         as after its last step. One that raises is told, and not called again.
+    callbacks : the same of a run of one rank, but what one raises ends the run.
     log : of this rank, on any rank; it gets all that is told, and phases of the run.
 
     Attributes: stop_asked, did a listener ask for the end of the run? follow, makes the folder
@@ -102,6 +104,7 @@ class RunReport:
         progress: Progress | None = None,
         compiling: Watch = unwatched,
         listeners: Sequence[Listener] = (),
+        callbacks: Sequence[Listener] = (),
         log: "RankLog | None" = None,
     ) -> None:
         self.out = Path(out)
@@ -118,6 +121,7 @@ class RunReport:
             *listeners,
             ValidWatch(lambda text: self.tell(f"note: {text}")),
         ]
+        self._callbacks = callbacks
         self._log = log
 
     def tell(self, text: str) -> None:
@@ -192,7 +196,7 @@ class RunReport:
         self._notify(line)
 
     def _notify(self, line: dict[str, object]) -> None:
-        """Call the listeners; one that fails is told once and dropped."""
+        """Call the listeners, of which one that fails is told once and dropped, and callbacks."""
         for listener in tuple(self._listeners):
             try:
                 # a dict of its own: a listener may change it
@@ -202,6 +206,8 @@ class RunReport:
                 name = getattr(listener, "__qualname__", type(listener).__qualname__)
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 self.tell(f"warning: {name} failed, and hears no more of this run: {text}")
+        for callback in self._callbacks:
+            self.stop_asked |= callback(dict(line)) is True
 
     def take_again(self) -> None:
         """Steps that were taken already are taken again: their lines go, as after a resume."""
