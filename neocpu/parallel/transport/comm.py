@@ -221,20 +221,17 @@ class Comm(ABC):
         facts = [type(error).__name__, str(error), status]
         description = json.dumps(facts).encode() if from_here else b""
         name, message, status = json.loads(self.allgather_bytes(description)[speaker])
-        if from_here:
-            assert error is not None
-            raised = error
-        else:
-            kind = getattr(errors, name, None)
-            if isinstance(kind, type) and issubclass(kind, errors.NeocpuError):
-                raised = kind(message)
-            elif status is not None:  # of a class of its own
-                raised = errors.NeocpuError(message)
-                raised.exit_status = status
-            else:
-                raised = RuntimeError(f"rank {speaker}: {name}: {message}")
-        if status is not None and status > 128 and isinstance(raised, errors.NeocpuError):
+        raised: BaseException
+        if status is not None and status > 128:
             raised = errors.Stopped(status - 128, message)
+        elif error is not None and from_here:
+            raised = error
+        elif status is not None:
+            # one of a class of its own has the status, and is told, as the base of all
+            raised = getattr(errors, name, errors.NeocpuError)(message)
+            raised.exit_status = status
+        else:
+            raised = RuntimeError(f"rank {speaker}: {name}: {message}")
         raised.spoken_by = speaker  # type: ignore[attr-defined]
         raise raised
 
