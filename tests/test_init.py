@@ -413,3 +413,14 @@ def test_quotes_may_come_late(tmp_path):
     (user,) = by_role(drafted.columns)["category"]
     assert (user.kind, user.distinct) == ("int", 40) and user.missing == pytest.approx(1 / ROWS)
     assert configs.load(tmp_path / "a.toml").data.schema["quote"] == '"'
+
+
+def test_a_header_that_names_a_column_twice_is_a_header(tmp_path):
+    path = tmp_path / "log.csv"
+    rows = [f"{i % 3 % 2},{i % 7}.5,{i % 4},s{i % 5}" for i in range(60)]
+    path.write_text("\n".join(["is_click,x, x,k", *rows]) + "\n")
+    with pytest.raises(DataError, match=r"its first line names 'x' more than once; give each"):
+        look([path])
+    # rows of texts that agree are no header
+    path.write_text("1,a,a,s1\n" + "0,a,b,s2\n" * 60)
+    assert look([path]).frame.columns == ["c0", "c1", "c2", "c3"]

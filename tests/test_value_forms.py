@@ -17,7 +17,7 @@ from neocpu.cli import cli
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.fields import joined
 from neocpu.ingest.formats.frames import as_frame, parse_frame
-from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.schema import Schema, as_called
 from neocpu.ingest.formats.sources import open_source
 from neocpu.ingest.formats.table import table_schema
 from neocpu.kernels.twins.numbers.philox import fnv1a64
@@ -348,3 +348,43 @@ def test_texts_true_of_a_model_are_those_that_it_knows(tmp_path: Path) -> None:
     command = ["eval", f"{tmp_path}/hash", f"{tmp_path}/fb.parquet"]
     done = CliRunner().invoke(cli, command, catch_exceptions=False)
     assert "most values of vip (100%) are unknown" in done.stderr
+
+
+@pytest.mark.parametrize("trained_on", ["log.csv", "log.parquet"])
+def test_names_with_blanks_around_them_are_found_in_every_kind_of_file(
+    trained_on: str, tmp_path: Path
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = 300
+    columns = {
+        " clicked": [i % 3 % 2 for i in range(rows)],
+        "User Id ": [f"u{i % 9}" for i in range(rows)],
+        "shop": [f"s{i * i % 5}" for i in range(rows)],
+    }
+    pl.DataFrame(columns).write_csv(tmp_path / "log.csv")
+    pl.DataFrame(columns).write_parquet(tmp_path / "log.parquet")
+    label = {"log.csv": "clicked", "log.parquet": " clicked"}[trained_on]
+    written = neocpu.init(tmp_path / trained_on, tmp_path, label=label)
+    Trainer(config.load(written), None, tmp_path / "run").run()
+    model = neocpu.load(tmp_path / "run")
+    expected = model.predict(tmp_path / trained_on)
+    group = {"group": "User Id ", "at": (3,)}
+    metrics = model.evaluate(tmp_path / trained_on, **group)
+    frame = pandas.read_csv(tmp_path / "log.csv")
+    for data in (frame, tmp_path / "log.csv", tmp_path / "log.parquet"):
+        np.testing.assert_array_equal(model.predict(data), expected)
+        assert model.evaluate(data, **group) == metrics
+    for name in ("log.csv", "log.parquet"):
+        for key in ("User Id ", "User Id"):
+            out = tmp_path / f"{name}.scores.parquet"
+            command = ["predict", tmp_path / "run", tmp_path / name, "--with", key, "--out", out]
+            done = CliRunner().invoke(cli, [*map(str, command), "--force"])
+            assert done.exit_code == 0, done.output
+            assert pl.read_parquet(out).columns == ["row", key, "prediction"]
+
+
+def test_the_only_column_that_differs_in_blanks_is_the_one() -> None:
+    assert as_called(["a ", "b", " b "], ["a", "b"]) == ["a", "b", " b "]
+    assert as_called([" b", "b "], ["b"]) == [" b", "b "]
+    assert as_called(["x"], ["x", "x "]) == ["x"]
+    assert as_called(["x", "y"], ["x ", "y", "z"]) == ["x ", "y"]

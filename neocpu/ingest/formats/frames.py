@@ -21,7 +21,7 @@ from neocpu.core.types import Bytes, Elements
 from neocpu.ingest.formats.field_values import FALSE_WORDS, TRUE_WORDS, FieldKind
 from neocpu.ingest.formats.fields import I32, Fields, Items, Parsed, joined
 from neocpu.ingest.formats.mixed_types import series_of_several_types
-from neocpu.ingest.formats.schema import TIME_KINDS, Schema
+from neocpu.ingest.formats.schema import TIME_KINDS, Schema, as_called
 from neocpu.ingest.formats.text import TextParser
 from neocpu.tables.hdf5.walk import one_line
 
@@ -147,6 +147,7 @@ def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:
 
     Raises DataError naming all columns that are missing or of a kind that no field has.
     """
+    frame = frame.rename(dict(zip(frame.columns, as_called(frame.columns, schema.used))))
     reader = FrameReader(schema.without_labels(frame.columns), dict(frame.schema), FRAME)
     parts = [
         reader.parser.parse_fields(reader.fields(part))
@@ -290,9 +291,7 @@ class FrameReader:
     def _words_of(self, series: pl.Series) -> pl.Series:
         """true and false; where a model only knows another spelling, as True of pandas, that."""
         words = series.cast(pl.String)
-        known = self._known.get(series.name)
-        if known is None:
-            return words
+        known = self._known.get(series.name, np.zeros(0, np.uint64))
         for no, yes in zip(FALSE_WORDS, TRUE_WORDS):
             pair = pl.Series([no.decode(), yes.decode()])
             if self._are_in(known, pair).any():

@@ -255,7 +255,7 @@ class Schema:
         except (csv.Error, TypeError, ValueError) as error:
             raise DataError(f"{path}: its first line does not name columns: {error}") from error
         if not set(self.used) <= {*names, *elsewhere}:
-            names = plain_names(names)
+            names = as_called(plain_names(names), self.used)
         if faults := self.column_faults([*names, *set(elsewhere).difference(names)]):
             raise DataError(f"{path}: {faults}")
         return replace(self, columns=tuple(names))
@@ -291,6 +291,21 @@ class Schema:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         faults.append(f"{subject} {listed[:2000]}{more}{'. ' + self.hint if self.hint else ''}")
         return "; ".join(faults)
+
+
+def as_called(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """The names of columns as a schema calls them, which wants some.
+
+    A header's names are read without the blanks around them, those of Parquet and of frames with
+    them: where no name is the one that is wanted, the only one that differs in blanks is.
+    """
+    called = [*names]
+    others = {name for name in names if name not in wanted}
+    for name in wanted:
+        alike = [other for other in others if other.strip() == name.strip()]
+        if name not in names and len(alike) == 1 and names.count(alike[0]) == 1:
+            called[names.index(alike[0])] = name
+    return called
 
 
 def plain_names(names: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ from neocpu.ingest.formats.readers import (
     require_text,
     text_blocks,
 )
-from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.schema import Schema, as_called
 from neocpu.ingest.formats.text import TextParser
 
 if TYPE_CHECKING:
@@ -229,6 +229,7 @@ def _framed(path: Path, file: "FrameFile", schema: Schema, keys: Mapping[str, st
     # A schema may name columns that the file has under other names, in the same order.
     if schema.columns and not set(schema.used) <= set(types) and len(types) == len(schema.columns):
         types = dict(zip(schema.columns, types.values()))
+    types = dict(zip(as_called([*types], schema.used), types.values()))
     names = dict(zip(types, file.types))
     keys = {name: value for name, value in keys.items() if name not in types}
     reader = FrameReader(schema, types | dict.fromkeys(keys, pl.String()), str(path))

@@ -10,7 +10,7 @@ from neocpu.core.errors import DataError
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.frames import POLARS_ERRORS
-from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.schema import Schema, as_called
 from neocpu.ingest.formats.sources import frames_of, open_source
 from neocpu.serve.scoring.rows import schema_without_labels
 from neocpu.serve.scoring.values import ValueMap
@@ -38,14 +38,16 @@ def key_columns(
 
     def columns_of(path: Path) -> pl.DataFrame:
         def all_wanted(columns: list[str]) -> list[str]:
-            if missing := [name for name in wanted if name not in columns]:
+            called = as_called(columns, wanted)
+            if missing := [name for name in wanted if name not in called]:
                 raise DataError(
                     f"{path}: has no column {', '.join(map(repr, missing))}; it has "
                     f"{', '.join(columns)}"
                 )
-            return wanted
+            return [columns[called.index(name)] for name in wanted]
 
-        return _read(path, schema_without_labels(path, values, unlabelled), all_wanted)
+        read = _read(path, schema_without_labels(path, values, unlabelled), all_wanted)
+        return read.rename(dict(zip(read.columns, wanted)))
 
     # Relaxed: a column of numbers in one Parquet file may be one of floats in the next.
     return pl.concat(map(columns_of, all_files(paths)), how="vertical_relaxed")
@@ -57,10 +59,11 @@ def raw_frame(paths: Sequence[str | Path], schema: Schema, keys: Sequence[str]) 
     Of files without any key, all columns: the first may name the rows. Text files give text. Raises
     DataError for a converted file, and for one that cannot be read.
     """
-    wanted = {*schema.used, *keys}
+    wanted = [*schema.used, *keys]
 
     def those_wanted(columns: list[str]) -> list[str]:
-        return [name for name in columns if not keys or name in wanted]
+        called = as_called(columns, wanted)
+        return [name for name, as_wanted in zip(columns, called) if not keys or as_wanted in wanted]
 
     parts = [_read(path, schema, those_wanted) for path in all_files(paths)]
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.readers import comments, first_block
-from neocpu.ingest.formats.schema import Schema, plain_names
+from neocpu.ingest.formats.schema import Schema, as_called, plain_names
 from neocpu.ingest.formats.sources import frames_of
 
 
@@ -51,6 +51,7 @@ def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:
 
     Parquet files may have the schema's columns under other names, by position.
     """
+    names = as_called(names, schema.used)
     if label in names:
         return False
     unlabelled = schema.without_labels()

@@ -15,7 +15,7 @@ from neocpu.core.presets import log_path
 from neocpu.core.types import Tell
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.frames import as_frame, is_paths, parse_frame
-from neocpu.ingest.formats.schema import Schema
+from neocpu.ingest.formats.schema import Schema, as_called
 from neocpu.parallel.transport.comm import Comm
 from neocpu.serve.scoring.groups import column_grouping
 from neocpu.serve.scoring.keys import key_columns, raw_frame
@@ -128,9 +128,11 @@ class GivenLogs:
         if is_paths(data):
             return key_columns(_files(data), [name], self._values)
         frame = as_frame(data)
-        if name not in frame.columns:
+        names = as_called(frame.columns, [name])
+        if name not in names:
             raise DataError(f"the table has no column {name!r}; it has {', '.join(frame.columns)}")
-        return frame.select(name)
+        found = frame.columns[names.index(name)]
+        return frame.select(found).rename({found: name})
 
 
 def _files(data: str | Path | Sequence[str | Path]) -> tuple[str, ...]:

@@ -131,6 +131,19 @@ def _has_header(rows: Sequence[Sequence[str]]) -> bool:
     return numbers or not any(name in below for name, below in zip(first, values))
 
 
+def names_twice(lines: Sequence[str], delimiter: str) -> list[str]:
+    """Names that a header has more than once; []: none, or the first line is no header.
+
+    It is one where it has texts only, in a column at least of nothing but numbers.
+    """
+    names, *rows = split_lines(lines[:CHECKED], delimiter)
+    names = [name.strip() for name in names]
+    numbers = [all(map(_is_number, column)) for column in zip(*rows)]
+    if any(map(_is_number, names)) or not all(names) or not any(numbers):
+        return []
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, listed
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
@@ -30,6 +30,7 @@ from neocpu.train.advice.dialect import (
     guess_dialect,
     guess_encoding,
     has_decimal_comma,
+    names_twice,
     typed_hints,
     without_comments,
 )
@@ -177,6 +178,11 @@ def _look_at_text(files: Sequence[Path], looked_at: int) -> Log:
         comment = guess_comment(start)
         start = without_comments(start, comment)
         dialect = replace(guess_dialect(start), encoding=encoding, comment=comment)
+        if not dialect.header and (twice := names_twice(start, dialect.delimiter)):
+            raise DataError(
+                f"{files[0]}: its first line names {listed([*map(repr, twice)], 8)} more than "
+                "once; give each column a name of its own there"
+            )
         names = column_names(start, dialect)
         hints = typed_hints(start, dialect)
     except csv.Error as error:
