@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from neocpu.core.errors import DataError
+from neocpu.core.forks import POLARS, check_fork
 from neocpu.core.targets import whole_file
 from neocpu.core.types import Bytes, Elements
 from neocpu.ingest.formats.field_values import FALSE_WORDS, TRUE_WORDS, FieldKind
@@ -37,11 +38,8 @@ POLARS_ERRORS = (
 
 def is_paths(data: object) -> TypeGuard[str | Path | Sequence[str | Path]]:
     """Are data given as files: a path, or a list of paths?"""
-    if isinstance(data, str | Path):
-        return True
-    if not isinstance(data, list | tuple) or not data:
-        return False
-    return all(isinstance(path, str | Path) for path in data)
+    paths = data if isinstance(data, list | tuple) else [data]
+    return bool(paths) and all(isinstance(path, str | Path) for path in paths)
 
 
 def as_frame(data: Any) -> pl.DataFrame:
@@ -50,8 +48,10 @@ def as_frame(data: Any) -> pl.DataFrame:
     data : a polars frame (a lazy one is collected), a pandas frame, an Arrow table or anything with
     the Arrow C stream interface, or a mapping of column names to arrays or lists.
 
-    Raises DataError for anything else, and for columns of different lengths.
+    Raises DataError for anything else, and for columns of different lengths; EnvironmentProblem
+    where polars hangs, after a fork.
     """
+    check_fork(POLARS)
     return _flat(_frame_of(data))
 
 

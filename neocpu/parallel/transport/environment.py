@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 
 from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.forks import KERNELS, check_fork
 
 LAYERS = ("default", "threadsafe", "forksafe", "safe", "tbb", "omp", "workqueue")
 
@@ -110,6 +111,7 @@ def check_launcher(variables: Mapping[str, str] = os.environ) -> None:
 
 def check_kernels() -> None:
     """Raise EnvironmentProblem where kernels would not run, or not compile in reasonable time."""
+    check_fork(KERNELS)
     # these load Numba, which reads its variables once: they must have been checked by then
     from neocpu.kernels.compile.key import cpu_kind, has_fma
     from neocpu.kernels.compile.threads import threading_layer

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.core.errors import DataError
+from neocpu.core.forks import KERNELS, check_fork
 from neocpu.core.presets import log_path
 from neocpu.core.types import Tell
 from neocpu.ingest.dataset.dataset import Dataset
@@ -46,6 +47,7 @@ class GivenLogs:
 
     def rows(self, data: object) -> Iterator[ScoredBlock]:
         """All rows of a table in memory, or of files."""
+        check_fork(KERNELS)
         if is_paths(data):
             return file_rows(_files(data), self._values)
         schema = self._values.schema.without_labels()
@@ -79,6 +81,7 @@ class GivenLogs:
 
         header : do text files begin with a line of names, whatever the log does?
         """
+        check_fork(KERNELS)
         if not is_paths(data):
             return as_frame(data)
         paths = _files(data)
@@ -94,6 +97,7 @@ class GivenLogs:
 
         Raw files are converted, into the cache of copies.
         """
+        check_fork(KERNELS)
         if is_paths(data):
             sources = {SPLIT: _files(data)}
             folder = self._values.path.parent

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from neocpu.core.errors import DataError, listed
+from neocpu.core.forks import POLARS, check_fork
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
@@ -90,6 +91,7 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int =
 
     Raises DataError for a file that cannot be read, is empty, or differs from the first one.
     """
+    check_fork(POLARS)
     files = all_files(paths)
     kinds = list(dict.fromkeys(kind_of(path) for path in files))
     if "hdf5" in kinds:
