@@ -284,7 +284,9 @@ def stepped_twice(case: Case) -> Arrays:
 
 def gradient_of_next(case: Case) -> Arrays:
     """Each touched row takes the merged gradient of the next one of its table."""
-    touched = OPERATORS["unique_gradient"].run(case.inputs, {}, "reference")
+    unique = OPERATORS["unique_gradient"]
+    inputs = {name: case.inputs[name] for name in unique.inputs.keys() & case.inputs.keys()}
+    touched = unique.run(inputs, {}, "reference")
     first = np.append(0, np.cumsum(case.inputs["rows"]))
     table = np.searchsorted(first, touched["rows"], side="right") - 1
     # A feature for each table, a sample for each row, and in it a lookup of one row.

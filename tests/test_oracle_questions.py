@@ -100,3 +100,90 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert wanted(Number(0.5, 0), np.float32(0.25)) == wanted(Number(0.5, 0), 1) == ""
     assert wanted(Whole(1, 1), np.int64(3)) == wanted(False, np.True_) == ""
     assert wanted(Whole(1, 1), True) == "give a number"
+
+
+WEIGHTS = np.full(9, 0.5, F)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"per_sample_weight": WEIGHTS}, "lookup has no input per_sample_weight .did you mean per"),
+        ({"sample_weights": WEIGHTS}, "did you mean per_sample_weights"),
+        (
+            {"lookup_weights": WEIGHTS},
+            "no input lookup_weights .*; it has weights, rows",
+        ),
+        ({"per_sample_weights": WEIGHTS[1:]}, "per_sample_weights has 8 numbers, but indices 9"),
+        ({"offsets": np.array([0, 3, 2, 4, 9])}, r"lookup: offsets\[2\] is 2, below offsets\[1\]"),
+        ({"offsets": np.array([0, 3, 4, 4, 8])}, "offsets end at 8, but indices has 9 lookups"),
+        ({"offsets": np.array([0, 3, 4, 4, 10])}, "offsets end at 10"),
+        ({"offsets": np.array([1, 3, 4, 4, 9])}, "offsets must begin with 0"),
+        ({"offsets": np.empty(0, int)}, "offsets must begin with 0"),
+        ({"offsets": BATCH["offsets"] / 1}, "offsets has elements of type float64: give whole"),
+        ({"rows": np.array([11])}, "weights has 40 elements, but by rows and dims it has 44"),
+        ({"rows": np.array([5, 5])}, "rows has 2 tables, dims has 1"),
+        ({"rows": np.array([-10]), "dims": np.array([-4])}, "must be 0 or more"),
+        ({"feature_table": np.array([1])}, "feature_table names tables 1 to 1, of 1 tables"),
+        ({"feature_table": np.array([0, 0, 0])}, "4 bags, no multiple of the 3 features"),
+        ({"batch_sizes": np.array([3])}, "batch_sizes add up to 3 bags, but offsets has 4"),
+        ({"batch_sizes": np.array([2, 2])}, "a number for each of the 1 features"),
+        ({"indices": np.append(BATCH["indices"][1:], 10)}, "asks for row 10 of a table with 10"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_no_fault_of_the_kernel(
+    changed: dict[str, np.ndarray], words: str
+) -> None:
+    right = oracle.run("lookup", BATCH, backend="reference")
+    for preset in (None, "fbgemm_cpu"):
+        with pytest.raises(OracleError, match=words):
+            oracle.check("lookup", BATCH | changed, right, preset=preset)
+    with pytest.raises(OracleError, match=words):
+        oracle.run("lookup", BATCH | changed, backend="reference")
+    with pytest.raises(OracleError, match=words):
+        oracle.check_repeatedly("lookup", BATCH | changed, lambda inputs, options: right)
+
+
+def test_bytes_of_padded_rows_are_counted() -> None:
+    options: dict[str, Value] = {"weights_format": "nbit4", "row_alignment": 16}
+    inputs = BATCH | {"weights": np.zeros(160, np.uint8)}
+    assert oracle.check("lookup", inputs, np.zeros((4, 4), F), options)
+    with pytest.raises(OracleError, match="160 elements, but by rows and dims it has 60"):
+        oracle.check("lookup", inputs, np.zeros((4, 4), F), {**options, "row_alignment": 1})
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "options", "words"),
+    [
+        ("backward", {"grad_output": np.ones((4, 3), F)}, {}, r"shape \(4, 3\), but .* \(4, 4\)"),
+        ("backward", {**GRADIENT, "sum": np.ones(40, F)}, {}, "sum has 40 elements, .* has 10"),
+        ("backward", {**GRADIENT, "momentum1": np.ones(10, F)}, {}, "has no input momentum1"),
+        (
+            "backward",
+            GRADIENT,
+            {"pooling": "none"},
+            r"shape \(4, 4\), but .* \(9, 4\)",
+        ),
+    ],
+)
+def test_gradients_and_states_have_the_sizes_of_their_tables(
+    op: str, inputs: dict[str, np.ndarray], options: dict[str, Value], words: str
+) -> None:
+    with pytest.raises(OracleError, match=words):
+        oracle.check(op, BATCH | inputs, {"weights": BATCH["weights"]}, options)
+
+
+def test_lengths_and_inputs_of_steps_are_looked_at_too() -> None:
+    lengths = {"lengths": np.array([[2, 1]]), "indices": np.arange(4), "permute": np.array([0])}
+    with pytest.raises(OracleError, match="permute: lengths add up to 3, but indices has 4"):
+        oracle.check("permute", lengths, {"lengths": np.array([[2, 1]])})
+    (case, *_) = chosen("trajectory")
+    named = dict(case.inputs)
+    named["step1/index"] = named.pop("step1/indices")
+    with pytest.raises(OracleError, match="trajectory has no input step1/index"):
+        oracle.run("trajectory", named, case.options)
+    short = {**case.inputs, "step1/indices": case.inputs["step1/indices"][1:]}
+    with pytest.raises(OracleError, match="trajectory: step1/offsets end at"):
+        oracle.run("trajectory", short, case.options)
+    with pytest.raises(OracleError, match="out of bounds"):
+        oracle.check("index_select", {"values": np.ones((2, 4), F), "select": [7]}, np.ones((1, 4)))

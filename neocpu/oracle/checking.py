@@ -250,7 +250,7 @@ def run(
         return operator.run(arrays(inputs, "input"), options, backend)
     except QuestionError:
         raise
-    except (KeyError, ValueError) as error:
+    except (LookupError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
 
 
@@ -293,7 +293,7 @@ def check(
                 canonical = operator.run(input_arrays, complete)
     except QuestionError:
         raise
-    except (KeyError, ValueError) as error:
+    except (LookupError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
     answers = _named_answers(operator, answer, truths)
     if runs not in ("seeds", "repeats"):

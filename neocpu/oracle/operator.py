@@ -17,6 +17,7 @@ import numpy as np
 
 from neocpu.core.errors import OracleError
 from neocpu.core.types import Doubles, Elements
+from neocpu.oracle.inputs import fault, unknown_name
 from neocpu.oracle.options import nearest_name, plain, wanted
 
 Value = int | float | str | bool
@@ -134,18 +135,6 @@ class Operator:
                 raise QuestionError(f"{self.name}: {name} is {value!r}: {wish}")
         return {**{name: plain(value) for name, value in self.options.items()}, **options}
 
-    def _checked(self, inputs: Arrays) -> Arrays:
-        """The inputs. Raises ValueError if one is missing (inputs by step are not checked)."""
-        missing = sorted(
-            name for name, f in self.inputs.items() if not f.optional and name not in inputs
-        )
-        if missing and not any("/" in name for name in inputs):
-            raise ValueError(
-                f"operator {self.name} needs the input {missing[0]!r}: "
-                f"{self.inputs[missing[0]].about}"
-            )
-        return inputs
-
     def run(
         self, inputs: Arrays, options: Options | None = None, backend: str = "kernels"
     ) -> Arrays:
@@ -155,8 +144,9 @@ class Operator:
         """
         if backend not in ("kernels", "reference"):
             raise ValueError(f"backend is {backend!r}, not kernels or reference")
+        complete = self.complete(options or {})
         with np.errstate(all="ignore"):
-            return self.run_(self._checked(inputs), self.complete(options or {}), backend)
+            return self.run_(checked(self, inputs, complete), complete, backend)
 
     def truth(
         self, inputs: Arrays, options: Options | None = None, switches: Switches = frozenset()
@@ -165,8 +155,11 @@ class Operator:
 
         switches : names of quirks of peers or known mistakes that the model is to follow.
         """
+        complete = self.complete(options or {})
+        # A bent model is one of many, all of a question that was looked at.
+        looked_at = inputs if switches else checked(self, inputs, complete)
         with np.errstate(all="ignore"):  # what overflows or is NaN is part of the answer
-            return self.truth_(self._checked(inputs), self.complete(options or {}), switches)
+            return self.truth_(looked_at, complete, switches)
 
     def locate(self, case: Case, output: str, index: tuple[int, ...]) -> dict[str, int]:
         """Where an element of an output belongs, e.g. {"table": 1, "row": 7, "column": 3}.
@@ -181,3 +174,28 @@ class Operator:
         name = output.rsplit("/", 1)[-1]
         axes = self.outputs[name].axes if name in self.outputs else ()
         return dict(zip(axes or tuple(f"axis{k}" for k in range(len(index))), index))
+
+
+def checked(operator: Operator, inputs: Arrays, options: Options) -> Arrays:
+    """The inputs. Raises QuestionError if one is unknown or missing, or if they do not fit.
+
+    Whether one of a step is missing is not looked at. options : complete ones.
+    """
+    name = unknown_name(inputs, operator.inputs)
+    if name:
+        raise QuestionError(
+            f"{operator.name} has no input {name}{nearest_name(name, operator.inputs)}; it has "
+            f"{', '.join(operator.inputs)}"
+        )
+    missing = sorted(
+        name for name, f in operator.inputs.items() if not f.optional and name not in inputs
+    )
+    if missing and not any("/" in name for name in inputs):
+        raise QuestionError(
+            f"operator {operator.name} needs the input {missing[0]!r}: "
+            f"{operator.inputs[missing[0]].about}"
+        )
+    why = fault(inputs, options)
+    if why:
+        raise QuestionError(f"{operator.name}: {why}")
+    return inputs

@@ -13,7 +13,7 @@ import numpy as np
 
 from neocpu.oracle.mirrors import codes, fbgemm, jagged, maximum, torch, torchrec
 from neocpu.oracle.mirrors.order import NoMirror
-from neocpu.oracle.operator import Arrays, Options
+from neocpu.oracle.operator import Arrays, Options, checked
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.ops.backward import STATES
 from neocpu.oracle.ops.trajectory import batches
@@ -162,4 +162,4 @@ def mirror_bits(preset: str, op: str, inputs: Arrays, options: Options) -> Array
     complete = OPERATORS[op].complete(options)
     _refuse_states(complete)
     with np.errstate(all="ignore"):
-        return mirror.compute(dict(inputs), complete)
+        return mirror.compute(checked(OPERATORS[op], dict(inputs), complete), complete)
