@@ -225,6 +225,46 @@ def test_what_cannot_be_fitted(fitted: DLRM, tmp_path: Path) -> None:
         DLRM(out=fitted.out_).fit(frame, sold)
 
 
+@pytest.mark.parametrize("lack", [None, np.nan, "NA of pandas"])
+def test_what_is_missing_is_told_with_its_rows(lack: object) -> None:
+    frame, sold = clicks(100, 1)
+    if isinstance(lack, str):
+        lack = pytest.importorskip("pandas").NA
+    labels = np.where(sold == "yes", 1, 0).astype(object)
+    labels[[3, 70]] = lack
+    said = " is missing or not finite in rows 3, 70;"
+    model = DLRM(**KEYS)
+    with pytest.raises(DataError, match="^y" + said):
+        model.fit(frame, labels)
+    with pytest.raises(DataError, match="^y" + said):
+        DLRM(loss="mse", **KEYS).fit(frame, labels)
+    with pytest.raises(DataError, match="^y of eval_set" + said):
+        model.fit(frame, sold, eval_set=[(frame, labels)])
+    with pytest.raises(DataError, match="^sample_weight" + said):
+        model.fit(frame, sold, sample_weight=labels)
+
+
+def test_forms_of_labels_and_eval_sets() -> None:
+    frame, sold = clicks(100, 1)
+    for wrong in ([frame, sold], (frame, sold, sold), frame):
+        with pytest.raises(DataError, match=r"eval_set is a tuple \(X, y\), or a list of such"):
+            DLRM(**KEYS).fit(frame, sold, eval_set=wrong)  # type: ignore[arg-type]
+    column = pl.DataFrame({"sold": sold})
+    model = DLRM(seed=1, **KEYS).fit(frame, column, eval_set=((frame, column),))
+    same = DLRM(seed=1, **KEYS).fit(frame, sold, eval_set=(frame, sold))
+    assert model.summary_["digest"] == same.summary_["digest"]
+    assert model.score(frame, column) == model.score(frame, sold)
+    with pytest.raises(ConfigError, match="column 'price' has no numbers"):
+        DLRM(**KEYS).fit(frame.with_columns(price=pl.lit(np.inf)), sold)
+
+
+def test_keys_that_are_misspelt_or_of_several_sections() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean batch_size\?"):
+        DLRM(batchsize=3)
+    with pytest.raises(ConfigError, match="optimizer__sparse__name or optimizer__dense__name"):
+        DLRM(name="adam")
+
+
 def test_parameters() -> None:
     model = DLRM(batch_size=8, optimizer__dense__name="adam")
     params = model.get_params()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, listed
 from neocpu.core.types import Elements
 from neocpu.ingest.formats.frames import as_frame
 from neocpu.train.advice.roles import is_code
@@ -16,6 +16,7 @@ from neocpu.train.advice.write import Wishes, write_config
 CONFIG = "config.toml"
 LABEL = "label"
 WEIGHT = "sample_weight"
+MISSING = ("None", "nan", "NaT", "<NA>")  # how values are printed that are none
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,40 @@ def feature_frame(data: object) -> pl.DataFrame:
             raise DataError(f"X is an array of shape {data.shape}; it must have rows and columns")
         data = {f"x{number}": column for number, column in enumerate(data.T)}
     return as_frame(data)
+
+
+def values_of(data: object, what: str) -> Elements:
+    """One value for each row [n], as of y: an array, a series, or a table of one column.
+
+    what : they are, for messages. Raises DataError where some are missing, or are not finite.
+    """
+    values: Elements = np.asarray(data)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.dtype.kind == "f":
+        lacking = ~np.isfinite(values)
+    elif values.dtype.kind == "O":
+        # NaN, NaT and NA of pandas
+        lacking = np.array([str(x) in MISSING and not isinstance(x, str) for x in values], bool)
+    else:
+        return values
+    if lacking.any():
+        rows = listed([*map(str, np.flatnonzero(lacking))], 8)
+        raise DataError(f"{what} is missing or not finite in rows {rows}; leave these rows out")
+    return values
+
+
+def pairs_of(eval_set: object) -> list[tuple[object, object]]:
+    """The (X, y) of an eval_set: one, or a list of them. Raises DataError for anything else."""
+    if eval_set is None:
+        return []
+    several = isinstance(eval_set, list) or (
+        isinstance(eval_set, tuple) and all(isinstance(each, tuple) for each in eval_set)
+    )
+    pairs: list[object] = list(eval_set) if several else [eval_set]  # type: ignore[call-overload]
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise DataError("eval_set is a tuple (X, y), or a list of such: [(X, y), (X2, y2)]")
+    return pairs  # type: ignore[return-value]
 
 
 def kinds_of(

@@ -130,7 +130,7 @@ class DLRM:
 
         X : a polars or pandas frame, an Arrow table, a mapping of columns, or an array
             [n, columns].
-        y : two classes of any kind; numbers where the loss is "mse".
+        y : two classes of any kind; numbers where the loss is "mse". A table of one column will do.
         eval_set : (X, y), or a list of them: measured now and then, which early stopping
             (`patience=`) and the best checkpoint need.
         callbacks : each is called with every line of metrics.jsonl, a dict of step, samples, split
@@ -143,17 +143,21 @@ class DLRM:
         that is not finite; KeyboardInterrupt for Ctrl-C, and SystemExit for SIGTERM.
         """
         # imports polars, which `import neocpu` does without
-        from neocpu.serve.estimator.data import feature_frame, write_run
+        from neocpu.serve.estimator.data import feature_frame, pairs_of, values_of, write_run
 
-        valid = [] if eval_set is None else eval_set
-        pairs: Sequence[Rows] = [valid] if isinstance(valid, tuple) else valid
+        pairs = pairs_of(eval_set)
         features = feature_frame(X)
+        labels = values_of(y, "y")
         if not self._regresses:
-            self.classes_ = self._two_classes(y)
-        train = self._labelled(features, y)
+            self.classes_ = self._two_classes(labels)
+        train = self._labelled(features, labels)
         if sample_weight is not None:
-            train = replace(train, weights=np.asarray(sample_weight, np.float64))
-        valid_frames = [self._labelled(feature_frame(rows), labels) for rows, labels in pairs]
+            weights = values_of(sample_weight, "sample_weight").astype(np.float64)
+            train = replace(train, weights=weights)
+        valid_frames = [
+            self._labelled(feature_frame(rows), values_of(own, "y of eval_set"))
+            for rows, own in pairs
+        ]
         folder = self._new_folder()
         config, weight = write_run(
             folder, train, valid_frames, self.numbers or (), self.categories or ()
@@ -199,8 +203,8 @@ class DLRM:
             self.model_.close()
         return _temporary_folder(self) if self.out is None else Path(self.out)
 
-    def _two_classes(self, y: object) -> Elements:
-        classes: Elements = np.unique(np.asarray(y))
+    def _two_classes(self, labels: Elements) -> Elements:
+        classes: Elements = np.unique(labels)
         if classes.size != 2:
             raise DataError(
                 f"y has {classes.size} classes, and a click is one of two; for numbers, set "
@@ -208,11 +212,10 @@ class DLRM:
             )
         return classes
 
-    def _labelled(self, features: "pl.DataFrame", y: object) -> "LabelledFrame":
+    def _labelled(self, features: "pl.DataFrame", labels: Elements) -> "LabelledFrame":
         """Rows with their labels as the model has them: numbers, or 0 and 1."""
         from neocpu.serve.estimator.data import LabelledFrame
 
-        labels = np.asarray(y)
         if self._regresses:
             return LabelledFrame(features, labels.astype(np.float64))
         unknown = labels[~np.isin(labels, self.classes_)]
@@ -249,7 +252,9 @@ class DLRM:
 
     def score(self, X: object, y: object, sample_weight: object = None) -> float:
         """Accuracy; R squared where the loss is "mse". Rows count by `sample_weight` [n]."""
-        labels = np.asarray(y)
+        from neocpu.serve.estimator.data import values_of
+
+        labels = values_of(y, "y")
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         predicted = self.predict(X)
         if not self._regresses:

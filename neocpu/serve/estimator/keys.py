@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from neocpu.core.records import toml_text
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.train.advice.labels import weight_overrides
 from neocpu.train.config.config import SECTIONS, load
+from neocpu.train.config.keys import defaults
 
 DOTS = "__"  # stands for a dot, as in scikit-learn's names of nested parameters
 # one name for several keys
@@ -48,13 +50,24 @@ def overrides_of(keys: Mapping[str, object]) -> list[str]:
         elif name in short_names():
             paths = short_names()[name]
         else:
-            raise ConfigError(
-                f"{name} is no key of a config; write its dots as {DOTS}, for example "
-                f"training{DOTS}batch_size=128"
-            )
+            raise ConfigError(_unknown(name))
         if value is not None:
             overrides += [f"{path}={toml_text(_plain(value))}" for path in paths]
     return overrides
+
+
+def _unknown(name: str) -> str:
+    """That a name is no key, or that of several, and how to write what may be meant."""
+    several = [key for key in defaults() if key.rpartition(".")[2] == name]
+    if several:
+        keys = " or ".join(key.replace(".", DOTS) for key in several)
+        return f"{name} alone does not say which key it is; write {keys}"
+    if near := get_close_matches(name, short_names(), 1):
+        return f"{name} is no key of a config; did you mean {near[0]}?"
+    return (
+        f"{name} is no key of a config; write its dots as {DOTS}, for example "
+        f"training{DOTS}batch_size=128"
+    )
 
 
 def run_overrides(config: Path, keys: Mapping[str, object], weight: str = "") -> list[str]:

@@ -237,6 +237,8 @@ def is_code(name: str, present: pl.Series, distinct: int) -> bool:
         return False
     if names_code(name):
         return True
+    if not numbers.len():  # all infinite
+        return False
     low, high = ends(numbers)
     above = _above_least(present, numbers)
     spread = int(above.max())
