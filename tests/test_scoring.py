@@ -20,6 +20,7 @@ import neocpu
 from neocpu.cli import cli
 from neocpu.core.errors import CheckpointError, DataError
 from neocpu.serve.scoring.model import Model
+from neocpu.serve.scoring.score_file import ScoreFile
 from neocpu.serve.scoring.values import ValueMap
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config import config
@@ -366,3 +367,10 @@ def test_loading_is_light(folder: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["s.xlsx", "s.csv.gz", "s.JSON"])
+def test_names_of_other_formats_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"predictions are written as CSV, \.parquet or \.npy"):
+        ScoreFile(tmp_path / name)
+    assert not [*tmp_path.iterdir()]

@@ -3,6 +3,7 @@ helpful error?
 """
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -230,7 +231,16 @@ def test_a_dry_run_says_what_a_run_takes_and_writes_nothing(log, tmp_path, monke
     assert "s a step, " in "\n".join(dry_run(config, 2, tmp_path / "out"))
     raw = config_of(log, f'data.train="{tmp_path}/raw.tsv"', "training.steps=7")
     (tmp_path / "raw.tsv").write_text("")
-    assert "not converted yet" in "\n".join(dry_run(raw, 1, tmp_path / "out"))
+    text = "\n".join(dry_run(raw, 1, tmp_path / "out"))
+    assert "not converted yet" in text and "time: not known, as the train data are not" in text
+    assert re.search(r"are free: fits, with each lookup in a row of its own$", text, re.MULTILINE)
+    large = config_of(log, f'data.train="{tmp_path}/raw.tsv"', "tables.one.rows=3000000000000")
+    text = "\n".join(dry_run(large, 1, tmp_path / "out"))
+    assert "are free: does not fit, with each" in text and "samples/s" not in text
+    known = config_of(log, "tables.one.rows=3000000000000", "training.epochs=2")
+    monkeypatch.setattr("neocpu.train.before.preflight.available_memory", lambda: 1000)
+    text = "\n".join(dry_run(known, 1, tmp_path / "out"))
+    assert "are free: does not fit" in text and "time: not known, as the run does not fit" in text
     assert not (tmp_path / "out").exists()
 
 

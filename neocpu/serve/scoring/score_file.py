@@ -5,7 +5,7 @@
     NAME.npy        float32[n], the predictions alone; NaN for a faulty row
                     Of classes that are texts the predictions are texts, in a .npy "" for NaN
     any other name  CSV with the columns of Parquet; a number has the fewest digits that give the
-                    same fp32 back
+                    same fp32 back. Names of other formats, as .xlsx, are refused
 
 A file gets its name once it is complete.
 """
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 F32 = NDArray[np.float32]
+OTHERS = (
+    *(".xlsx", ".xls", ".ods", ".npz", ".h5", ".hdf5", ".feather", ".arrow", ".orc", ".avro"),
+    *(".json", ".jsonl", ".ndjson", ".pkl", ".gz", ".bz2", ".xz", ".zst", ".zip"),
+)
 SPECIAL = {*',"\n\r'}  # characters of a text that CSV quotes
 
 
@@ -45,6 +49,11 @@ class ScoreFile:
         reasons: bool = False,
         named: Callable[[F32], NDArray[Any]] | None = None,
     ) -> None:
+        if path.suffix.lower() in OTHERS:
+            raise DataError(
+                f"{path}: predictions are written as CSV, .parquet or .npy, not as {path.suffix}; "
+                "give it a name that says so"
+            )
         self.path = path
         self.rows = 0
         self._keys = keys

@@ -126,14 +126,20 @@ def dry_run(config: Config, ranks: int, out: Path) -> Iterator[str]:
         )
     yield _kernels_line(missing_kernels(config, plan, memory.placements))
     yield _tables_line(config)
+    # how many rows are touched follows from the lookups of the data
+    facts = _any_data(config) if data is None else data
+    run = PlannedRun(config, plan, memory, facts, steps or _steps(config, facts), out)
+    assumed = ", with each lookup in a row of its own" if data is None else ""
+    fits, lines = _memory_lines(run, plan, assumed)
+    yield from lines
     if data is not None:
-        # how many rows are touched follows from the lookups of the data
-        run = PlannedRun(config, plan, memory, data, steps, out)
-        yield from _memory_lines(run, plan)
         yield from _disk_lines(run)
         if warning := beyond_home(run, range(ranks)):
             yield warning
-    yield _time_line(config, plan, data, steps, out)
+    if data is not None and not fits:
+        yield "time: not known, as the run does not fit"
+    else:
+        yield _time_line(config, plan, data, steps, out)
     if config.readers.count:
         from neocpu.train.before.reader_rate import readers_line  # and parsers
 
@@ -147,6 +153,13 @@ def _expected(config: Config) -> tuple[ExpectedData | None, str]:
     except (NeocpuError, OSError) as error:
         return None, str(error)
     return (data, "") if data.train_rows else (None, "")
+
+
+def _any_data(config: Config) -> ExpectedData:
+    """Data of which nothing is known: they may touch every row."""
+    lookups = {name: 1.0 for table in config.tables for name in table.features}
+    rows = max((table.rows for table in config.tables), default=0)
+    return ExpectedData(config, rows, 0, lookups)
 
 
 def _steps_per_epoch(config: Config, data: TrainFacts) -> int:
@@ -193,22 +206,25 @@ def _kernels_line(missing: int) -> str:
     return f"kernels: up to {missing} to be compiled before the first step, about {seconds}"
 
 
-def _memory_lines(run: PlannedRun, plan: Plan) -> Iterator[str]:
-    """Memory of the fullest rank and of this host, against what is free."""
+def _memory_lines(run: PlannedRun, plan: Plan, assumed: str) -> tuple[bool, list[str]]:
+    """Whether a run fits into memory, and lines about that of the fullest rank and of this host.
+
+    assumed : of the data, where they are not known.
+    """
     needs = [rank_needs(run, rank) for rank in range(plan.ranks)]
     per_rank = [sum(need.bytes for need in rank.small) + rank.working for rank in needs]
     once = needs_once(run)
     total = sum(per_rank) + once
     free = preflight.available_memory()
     verdict = "fits" if total <= free else "does not fit"
-    yield (
+    line = (
         f"memory: up to {preflight.human(max(per_rank))} of the fullest rank, "
         f"{preflight.human(total)} on this host, of which {preflight.human(free)} are free: "
-        f"{verdict}"
+        f"{verdict}{assumed}"
     )
     fullest = needs[per_rank.index(max(per_rank))]
     largest = ", ".join(f"{need.table} {preflight.human(need.bytes)}" for need in fullest.small[:3])
-    yield f"  largest tables of that rank: {largest or 'none'}"
+    return total <= free, [line, f"  largest tables of that rank: {largest or 'none'}"]
 
 
 def _disk_lines(run: PlannedRun) -> Iterator[str]:
@@ -246,6 +262,8 @@ def _seconds(config: Config, plan: Plan, data: TrainFacts | None, out: Path) -> 
     for path in reversed(runs):
         if seconds := _measured(config, plan, path):
             return seconds, f"as in {path.parent}"
+    if data is None:
+        return 0.0, ", as the train data are not"
     path = machine_file.this_machine_path()
     if not path.exists():
         return 0.0, "; `neocpu calibrate` measures this machine, once"
