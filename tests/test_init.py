@@ -424,3 +424,68 @@ def test_a_header_that_names_a_column_twice_is_a_header(tmp_path):
     # rows of texts that agree are no header
     path.write_text("1,a,a,s1\n" + "0,a,b,s2\n" * 60)
     assert look([path]).frame.columns == ["c0", "c1", "c2", "c3"]
+
+
+def test_a_column_weighs_rows(csv, tmp_path):
+    weights = [1 + i % 3 for i in range(ROWS)]
+    path = tmp_path / "my log.csv"
+    pl.DataFrame({**clicks(), "weight": weights}).write_csv(path)
+    assert run(["init", str(path), "--weight", "weight", "--out", str(tmp_path / "a.toml")]) == 0
+    drafted = configs.load(tmp_path / "a.toml")
+    assert drafted.data.sample_weight == "weight" and "weight" not in drafted.data.schema["dense"]
+    splits = open_splits(drafted, SingleComm(), tmp_path / "cache", silent)
+    assert splits.datasets["train"].more_label("weight").tolist() == weights[: ROWS * 8 // 10]
+    # without it, the message says what to write
+    plain = neocpu.init(path, tmp_path / "b.toml", left_out=["weight"])
+    unknown = configs.load(plain, ["data.sample_weight=weight"])
+    with pytest.raises(DataError, match=r"no label 'weight' .*\[\[data.schema.label\]\] with colu"):
+        Trainer(unknown, SingleComm(), tmp_path / "run").run()
+    for weight, fault in (
+        ("clicked", "it is the label"),
+        ("shop", "each row needs a number there"),
+        ("score", "from 0 on"),
+        ("none", "no column 'none'"),
+    ):
+        with pytest.raises(ConfigError, match=fault):
+            neocpu.init(path, tmp_path / "c.toml", weight=weight)
+    with pytest.raises(ConfigError, match="the columns of this log are known"):
+        neocpu.init(CRITEO, tmp_path / "c.toml", weight="I1")
+
+
+def test_commands_are_quoted_for_a_shell(csv, tmp_path, capsys):
+    target = tmp_path / "train log.toml"
+    assert run(["init", str(csv), "--out", str(target)]) == 0
+    assert capsys.readouterr().out.endswith(f"neocpu train '{target}'\n")
+    assert "#   neocpu train 'train log.toml'\n" in target.read_text()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_test_file_without_labels_is_refused(csv, kind, tmp_path):
+    path = tmp_path / f"test.{kind}"
+    frame = pl.DataFrame(clicks()).drop("clicked")
+    frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
+    with pytest.raises(DataError, match=r"test\.\w+: lacks the label 'clicked', so nothing"):
+        neocpu.init(csv, tmp_path, test=[path])
+    # without names, the number of columns tells
+    rows = [f"{i % 3 % 2},{i % 7},s{i % 5}" for i in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(rows))
+    (tmp_path / "b.csv").write_text("\n".join(row[2:] for row in rows))
+    with pytest.raises(DataError, match="lacks the label 'c0'"):
+        neocpu.init(tmp_path / "a.csv", tmp_path, test=[tmp_path / "b.csv"])
+    neocpu.init(tmp_path / "a.csv", tmp_path, test=[tmp_path / "a.csv"])
+
+
+def test_ends_of_lines_in_quotes_empty_labels_and_money_are_said(tmp_path):
+    path = tmp_path / "log.csv"
+    table = clicks()
+    table["shop"][7] = "north\nmain"
+    table["cost"] = [f"${1 + i % 9},234.50" for i in range(ROWS)]
+    pl.DataFrame(table).write_csv(path)
+    drafted = write_config([path], tmp_path / "log.toml", Wishes())
+    said = "\n".join(drafted.said)
+    assert "fields have an end of line inside their quotes: shop (1); a row ends" in said
+    assert "left out: cost, numbers with marks between thousands" in said
+    table["clicked"][9] = None
+    pl.DataFrame(table).write_csv(path)
+    with pytest.raises(ConfigError, match=r"1 empty fields.* data\.on_error=skip"):
+        write_config([path], tmp_path / "log.toml", Wishes())

@@ -1,5 +1,6 @@
 """`neocpu init`: look at a log, and write a config that trains on it."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -46,6 +47,9 @@ FILE = click.Path(path_type=Path)
     "--threshold", type=float, metavar="NUMBER", help="The label is a click from this number on."
 )
 @click.option(
+    "--weight", default="", metavar="COLUMN", help="A column of how much each row counts."
+)
+@click.option(
     "--baseline",
     is_flag=True,
     help="Also say what logistic regression reaches on the log: what a model has to beat.",
@@ -66,6 +70,7 @@ def init(
     left_out: tuple[str, ...],
     positive: tuple[str, ...],
     threshold: float | None,
+    weight: str,
     baseline: bool,
     valid: tuple[Path, ...],
     test: tuple[Path, ...],
@@ -77,17 +82,20 @@ def init(
     says what it guessed; nothing is asked. Without --valid and --test the last fifth of the rows is
     measured on.
     """
+    from neocpu.train.advice.roles import Roles
     from neocpu.train.advice.write import Wishes, target_of, write_config
 
     target = target_of(data, out)
     check_target(target, force, (*data, *valid, *test))
-    wishes = Wishes(label, dense, categories, left_out, positive, threshold, valid=valid, test=test)
+    roles = Roles(label, dense, categories, left_out, positive, threshold, weight=weight)
+    wishes = Wishes(**vars(roles), valid=valid, test=test)
     drafted = write_config(data, target, wishes)
     for line in drafted.said:
         click.echo(line)
     if baseline:
         print_baseline(target)
-    click.echo(f"{target} is written; change it as you like, then: neocpu train {target}")
+    command = f"neocpu train {shlex.quote(str(target))}"
+    click.echo(f"{target} is written; change it as you like, then: {command}")
 
 
 def print_baseline(target: Path) -> None:

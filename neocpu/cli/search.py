@@ -3,6 +3,7 @@
 The search itself is `train/search/trainer.py`.
 """
 
+import shlex
 import time
 from pathlib import Path
 
@@ -70,4 +71,5 @@ def search(
             for line_of_table in summary["lines"]:
                 click.echo(line_of_table)
             click.echo(f"digest {summary['digest']}")
-            click.echo(f"train the found model from scratch: neocpu train {folder / 'found.toml'}")
+            found = shlex.quote(str(folder / "found.toml"))
+            click.echo(f"train the found model from scratch: neocpu train {found}")

@@ -287,7 +287,13 @@ class Dataset:
         lacking = [name for name in names if name not in self.more_labels]
         if lacking:
             known = ", ".join(self.label_names) or "one, without a name"
-            raise DataError(f"{self.name}: no label {lacking[0]!r} ({key}); its labels are {known}")
+            entry = f'[[data.schema.label]] with column = "{lacking[0]}" and kind = "number"'
+            raise DataError(
+                f"{self.name}: no label {lacking[0]!r} ({key}); its labels are {known}. A column "
+                f"is one by an entry {entry} beside that of the first label (which then is in "
+                "double brackets, too), and should be no dense column; `neocpu init --weight "
+                "COLUMN` writes it for weights"
+            )
 
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:
         """Bag lengths of a feature in file order, in blocks; of a part, those of its files."""

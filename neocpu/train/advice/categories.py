@@ -21,6 +21,7 @@ LARGEST_INTEGER = 2**53  # up to which a float says which integer it is
 # as an integer is written; 007 and +7 are other texts than 7
 BRACKETS = r"^[\[(].*[\])]$"
 GROUPED = r"^-?\d{1,3}(\.\d{3})+,\d+$|^-?\d{1,3}(,\d{3})+\.\d+$"
+MONEY = r"^-?[$€£¥] ?-?\d{1,3}(,?\d{3})*(\.\d+)?$"
 PLAIN = r"^-?\d{1,3}([.,]\d+)?$"
 INTEGER = r"^(0|-?[1-9]\d*)$"
 TRUTHS = [word.decode() for word in (*TRUE_WORDS, *FALSE_WORDS)]
@@ -86,7 +87,9 @@ def unread_form(present: pl.Series) -> str:
             "lists in brackets, which text is not read with; write a|b|c or 0.1 0.2, or lists as "
             "JSON or Parquet"
         )
-    if text.str.contains(GROUPED).any() and text.str.contains(f"{GROUPED}|{PLAIN}").all():
+    grouped = text.str.contains(GROUPED).any() and text.str.contains(f"{GROUPED}|{PLAIN}").all()
+    money = text.str.contains(MONEY).all() and text.str.contains(",", literal=True).any()
+    if grouped or money:
         return "numbers with marks between thousands, which are not read; write 1234.5 for 1,234.5"
     return ""
 

@@ -174,7 +174,8 @@ def label_column(
     if values.null_count():
         raise ConfigError(
             f"the label {values.name!r} has {values.null_count():,} empty fields; choose another "
-            "column with --label COLUMN, or remove these rows"
+            "column with --label COLUMN, or remove these rows (a config that is there already "
+            "leaves them out with data.on_error=skip)"
         )
     if positive:
         if missing := {*positive} - {*values.cast(pl.String).unique().to_list()}:

@@ -22,6 +22,7 @@ from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.frame_file import Hint, open_frames
 from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, SPARSE, kind_of
 from neocpu.ingest.formats.readers import UNIT, comments, first_block, require_text, text_blocks
+from neocpu.ingest.formats.schema import as_called
 from neocpu.tables.hdf5.walk import one_line
 from neocpu.train.advice.dialect import (
     CHECKED,
@@ -218,6 +219,30 @@ def _look_at_text(files: Sequence[Path], looked_at: int) -> Log:
     frame, missing = _without_missing(frame, kind)
     frame, dialect = _with_points(frame, dialect)
     return Log((), kind, frame, round(rows), dialect, missing, hints)
+
+
+def lacks_column(other: Log, log: Log, name: str) -> bool:
+    """Does another file lack a column of a log? Without headers, the number of columns tells."""
+    if log.dialect and other.dialect and not (log.dialect.header and other.dialect.header):
+        headless = log.dialect.header == other.dialect.header
+        return headless and other.frame.width < log.frame.width
+    return name not in as_called(other.frame.columns, [name])
+
+
+def broken_fields(log: Log) -> str:
+    """A line about quoted fields with ends of lines in them, where rows are cut; "": none."""
+    if log.dialect is None:
+        return ""
+    broken = log.frame.select(pl.col(pl.String).str.contains("\n", literal=True).sum()).row(0)
+    counts = {name: count for name, count in zip(log.frame.columns, broken) if count}
+    if not counts:
+        return ""
+    names = listed([f"{name} ({count:,})" for name, count in counts.items()], 8)
+    return (
+        f"careful: fields have an end of line inside their quotes: {names}; a row ends with its "
+        "line, so that training refuses such rows, or leaves them out with data.on_error=skip. "
+        "Write them without, or as Parquet"
+    )
 
 
 def _with_points(frame: pl.DataFrame, dialect: Dialect) -> tuple[pl.DataFrame, Dialect]:

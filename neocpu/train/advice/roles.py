@@ -59,7 +59,7 @@ class Roles:
     label, dense, categories, left_out : column names. positive, threshold : of the label, the texts
     or the least number that are a click. min_count : values are counted as frequent from so many
     rows on. classes : which texts of a label are classes, "all" or "some": those of which none says
-    yes ("": none).
+    yes ("": none). weight : the column of how much rows count ("": none).
     """
 
     label: str = ""
@@ -70,6 +70,7 @@ class Roles:
     threshold: float | None = None
     min_count: int = MIN_COUNT
     classes: str = ""
+    weight: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,12 @@ class _Guess:
 def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
     """Every column of a log with its role. Raises ConfigError for names that the log lacks."""
     frame = log.frame
-    for name in (roles.label, *roles.dense, *roles.categories, *roles.left_out):
+    for name in (roles.label, *roles.dense, *roles.categories, *roles.left_out, roles.weight):
         if name and name not in frame.columns:
             known = listed([*map(repr, frame.columns)], SHOWN)
             raise ConfigError(f"no column {name!r}; the log has {known}")
+    if roles.weight and log.kind != "table":
+        raise ConfigError(f"weight {roles.weight}: the columns of this log are known; none is it")
     if log.kind == "criteo":
         return [*_known(log, roles, criteo_schema().used[: 1 + DENSE], "hex")]
     if log.kind == "avazu" and roles.label in ("", "click"):
@@ -100,8 +103,20 @@ def columns_of(log: Log, roles: Roles) -> list[LogColumn]:
     header = log.dialect is None or log.dialect.header
     values = frame[roles.label or guess_label(frame, header, roles.positive)]
     label = label_column(values, roles.positive, roles.threshold, roles.classes)
+    if roles.weight:
+        _check_weight(frame[roles.weight], label.name)
     guess = _Guess(log, roles, label.name, probe_of_label(log, label))
     return [label if name == label.name else _column(guess, name) for name in frame.columns]
+
+
+def _check_weight(values: pl.Series, label: str) -> None:
+    """Raise ConfigError for weights that are the label, or no numbers from 0 on."""
+    name = values.name
+    if name == label:
+        raise ConfigError(f"weight {name}: it is the label; name another column")
+    numbers = pl.Series([None]) if values.dtype.is_nested() else numbers_in(values)
+    if numbers.null_count() or (numbers < 0).any():
+        raise ConfigError(f"weight {name}: each row needs a number there, from 0 on")
 
 
 def probe_of_label(log: Log, label: LogColumn) -> Probe:
@@ -132,6 +147,8 @@ def _column(guess: _Guess, name: str) -> LogColumn:
     """The role of a column that is not the label."""
     values = guess.log.frame[name]
     roles = guess.roles
+    if name == roles.weight:
+        return LogColumn(name, "weight", why="how much each row counts in training")
     if name in roles.left_out:
         return LogColumn(name, "left out", why="as asked")
     if name in roles.dense:

@@ -7,6 +7,7 @@ What was found is told in lines for the screen.
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from neocpu.train.advice.features import (
     table_entry,
 )
 from neocpu.train.advice.labels import label_numbers, rating_threshold, with_positives
-from neocpu.train.advice.look import LOOKED_AT, Log, look
+from neocpu.train.advice.look import LOOKED_AT, Log, broken_fields, lacks_column, look
 from neocpu.train.advice.names import warning
 from neocpu.train.advice.probe import Probe
 from neocpu.train.advice.roles import Roles, columns_of, probe_of_label
@@ -54,7 +55,8 @@ def findings(
     roles = by_role(columns)
     (label,) = roles["label"]
     yield f"{log.rows:,} rows{'' if log.whole else ', about'}, read as {log.kind}"
-    yield f"label: {label.name}{f', {label.why}' if label.why else ''}"
+    for column in (label, *roles.get("weight", [])):
+        yield f"{column.role}: {column.name}{f', {column.why}' if column.why else ''}"
     liked = liked_from(log, label)
     if liked is not None:
         yield f"  to learn who likes it rather than the number: --threshold {liked:g}"
@@ -66,19 +68,17 @@ def findings(
     twice = [column.source for column in tables if column.source in numbers]
     if twice:
         yield f"numbers that are categories as well: {listed(twice, SHOWN)}"
-    for column in roles.get("time", []):
-        if column.also:
-            yield (
-                f"careful: {column.name} is read as {column.time}, but {column.also} fits all of "
-                "its values as well; `time` of the config says which it is"
-            )
+    for column in filter(lambda column: column.also, columns):
+        yield (
+            f"careful: {column.name} is read as {column.time}, but {column.also} fits all of its "
+            "values as well; `time` of the config says which it is"
+        )
     for column in columns:
         if column.unreadable:
             yield f"{column.name}: {column.unreadable:,} texts are no numbers and count as missing"
     for column in roles.get("left out", []):
         yield f"left out: {column.name}, {column.why}"
-    if line := _far(log, label):
-        yield line
+    yield from (line for line in (_far(log, label), broken_fields(log)) if line)
     if log.kind == "table":
         yield from _careful(log, columns, label, probe)
     if split and (line := _sorted(log, label, split[-1])):
@@ -136,6 +136,7 @@ def _sorted(log: Log, label: LogColumn, share: float) -> str:
 
 SPLIT = (0.8, 0.1, 0.1)
 MEASURED_AT = 1 << 20  # bytes of each file to measure on that are looked at
+MEASURED_ROWS = 1 << 14  # the same of files that are no text
 LEAST_SPLIT = 10  # rows; of fewer no part is measured
 MEASURED = 10  # times in a pass that the valid part is measured
 SAVED = 2  # times in a pass that a checkpoint is written
@@ -180,6 +181,7 @@ def init(
     test: Sequence[str | Path] = (),
     positive: Sequence[str] = (),
     threshold: float | None = None,
+    weight: str = "",
 ) -> Path:
     """Look at a log and write a config that trains on it; returns the config's path.
 
@@ -189,11 +191,13 @@ def init(
     force : replace files that exist. label, dense, categories, left_out : names of columns whose
         role is not to be guessed. valid, test : files to measure on, instead of a split.
     positive, threshold : texts of the label that are a click, or the number from which it is one.
+    weight : column of how much each row counts in training.
 
     Raises DataError for files that cannot be read, ConfigError where no label is found, a named
     column is missing, or a file exists.
     """
-    wishes = Wishes(label, dense, categories, left_out, positive, threshold, valid=valid, test=test)
+    roles = Roles(label, dense, categories, left_out, positive, threshold, weight=weight)
+    wishes = Wishes(**vars(roles), valid=valid, test=test)
     name = first_name(data)
     target = target_of([name], out)
     written = [] if is_paths(data) else [target.parent / name]
@@ -256,9 +260,8 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     log = look(data, wishes.looked_at)
     columns = columns_of(log, wishes)
     (label,) = by_role(columns)["label"]
-    if log.dialect:
-        log, label = _with_measured(log, label, wishes)
-        columns = [label if column.name == label.name else column for column in columns]
+    log, label = _with_measured(log, label, wishes)
+    columns = [label if column.name == label.name else column for column in columns]
     probe = probe_of_label(log, label)
     split = SPLIT if not (wishes.valid or wishes.test) and log.rows >= LEAST_SPLIT else ()
     sizes = sizes_of(log, round(log.rows * (split[0] if split else 1.0)))
@@ -270,7 +273,7 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     folder = target.parent
     text = _template().render(
         title=target.stem,
-        name=_comment(target.name),
+        name=_comment(shlex.quote(target.name)),
         source=_comment(", ".join(path.name for path in log.paths)),
         train=_relative(log.paths, folder),
         valid=_relative(wishes.valid, folder),
@@ -278,6 +281,7 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
         split=list(split),
         log=log,
         label=label,
+        weight=wishes.weight,
         sizes=sizes,
         **_shown(log, columns, tables, sizes),
     )
@@ -291,13 +295,19 @@ def _with_measured(log: Log, label: LogColumn, wishes: Wishes) -> tuple[Log, Log
     """A log of text and its label with what the files to measure on write in another way.
 
     adult.test begins with a comment, and its label says >50K. where that of adult.data says >50K.
+    Raises DataError for a file without the label.
     """
-    assert log.dialect is not None
     for path in map(Path, (*wishes.valid, *wishes.test)):
-        if any(kind_of(file) != "text" for file in log_files(path)):
+        if any(kind_of(file) == "hdf5" for file in log_files(path)):
             continue
-        other = look([path], MEASURED_AT)
-        assert other.dialect is not None
+        other = look([path], MEASURED_AT, MEASURED_ROWS)
+        if lacks_column(other, log, label.name):
+            raise DataError(
+                f"{path}: lacks the label {label.name!r}, so nothing can be measured on it; "
+                "`neocpu predict` scores it"
+            )
+        if not (log.dialect and other.dialect):
+            continue
         comment = log.dialect.comment or other.dialect.comment
         log = replace(log, dialect=replace(log.dialect, comment=comment))
         if label.positive and not wishes.positive and label.name in other.frame.columns:
