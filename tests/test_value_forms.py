@@ -345,9 +345,27 @@ def test_texts_true_of_a_model_are_those_that_it_knows(tmp_path: Path) -> None:
         model.evaluate(frame)
     with pytest.warns(UserWarning, match=unknown):
         model.importances(frame, repeats=1)
+    with pytest.warns(UserWarning, match=unknown) as told:
+        model.evaluate(tmp_path / "fb.parquet")
+    assert told[0].filename == __file__
     command = ["eval", f"{tmp_path}/hash", f"{tmp_path}/fb.parquet"]
     done = CliRunner().invoke(cli, command, catch_exceptions=False)
     assert "most values of vip (100%) are unknown" in done.stderr
+
+
+def test_a_fit_says_what_it_never_saw_when_it_is_measured(tmp_path: Path) -> None:
+    frame = truths_log(tmp_path)
+    fitted = neocpu.fit(tmp_path / "fb.csv", out=tmp_path / "fit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted.evaluate(frame)
+    other = frame.with_columns(site="new " + pl.col("site"))
+    with pytest.warns(UserWarning, match=r"most values of site \(100%\) are unknown") as told:
+        fitted.evaluate(other)
+    assert told[0].filename == __file__
+    other.write_csv(tmp_path / "other.csv")
+    done = CliRunner().invoke(cli, ["eval", f"{tmp_path}/fit", f"{tmp_path}/other.csv"])
+    assert "most values of site (100%) are unknown" in done.stderr
 
 
 @pytest.mark.parametrize("trained_on", ["log.csv", "log.parquet"])

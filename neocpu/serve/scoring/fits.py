@@ -94,7 +94,7 @@ class FitScorer:
         self, data: object, group: str = "", at: Sequence[int] = ()
     ) -> dict[str, float | None]:
         """Metrics on labelled data, by name; arguments as of `Model.evaluate`."""
-        warn = partial(warnings.warn, stacklevel=4)
+        warn = partial(warnings.warn, stacklevel=3)
         return self.metrics_of(data, group, at, warn=warn).to_dict()
 
     def metrics_of(
