@@ -72,6 +72,26 @@ def terms(inputs: dict[str, NDArray], divide: bool = False) -> list[tuple[int, A
     return gradients
 
 
+def merged_runs(inputs: dict[str, NDArray]) -> list[tuple[int, Array]]:
+    """A sum for each run of equal rows, as of kernels that take their lookups for sorted."""
+    runs: list[tuple[int, Array]] = []
+    for row, g in terms(inputs):
+        if runs and runs[-1][0] == row:
+            runs[-1] = (row, runs[-1][1] + g)
+        else:
+            runs.append((row, g))
+    return runs
+
+
+def upper_half(x: Array) -> Array:
+    """bf16 by dropping bits."""
+    return (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(F32)
+
+
+def with_upper_halves(inputs: dict[str, NDArray]) -> dict[str, NDArray]:
+    return inputs | {"grad_output": upper_half(inputs["grad_output"])}
+
+
 def merged(inputs: dict[str, NDArray], divide: bool = False) -> dict[int, Array]:
     sums: dict[int, Array] = {}
     for row, g in terms(inputs, divide):
@@ -85,6 +105,7 @@ def rowwise(
     inside: bool = False,
     total: bool = False,
     early: bool = False,
+    eps: np.float32 = EPS,
 ) -> dict[str, Array]:
     """Row-wise AdaGrad, with the mistakes that people make."""
     w = inputs["weights"].copy().reshape(H, D)
@@ -93,7 +114,7 @@ def rowwise(
         before = s[row]
         s[row] += (g * g).sum(dtype=F32) if total else (g * g).mean(dtype=F32)
         used = before if early else s[row]
-        w[row] -= LR * g / (np.sqrt(used + EPS) if inside else np.sqrt(used) + EPS)
+        w[row] -= LR * g / (np.sqrt(used + eps) if inside else np.sqrt(used) + EPS)
     return {"weights": w.reshape(-1), "sum": s}
 
 
@@ -125,6 +146,17 @@ BROKEN: dict[str, tuple[tuple[str, str, str], Callable[[dict[str, NDArray]], obj
     "last_lookup_dropped": (("lookup", "sum", ""), lambda i: forward(i, take=lambda bag: bag[:-1])),
     "first_lookup_dropped": (("lookup", "sum", ""), lambda i: forward(i, take=lambda bag: bag[1:])),
     "duplicates_in_sequence": (ROWWISE, lambda i: rowwise(i, terms(i))),
+    "duplicates_merged_where_adjacent": (ROWWISE, lambda i: rowwise(i, merged_runs(i))),
+    "last_run_wins": (SGD, lambda i: sgd(i, dict(merged_runs(i)))),
+    "gradients_cut_to_bf16": (SGD, lambda i: sgd(i, merged(with_upper_halves(i)))),
+    "mean_empty_is_nan": (
+        ("lookup", "mean", ""),
+        lambda i: np.where(np.diff(i["offsets"])[:, None], forward(i, divide=True), F32(np.nan)),
+    ),
+    "eps_squared_inside_root": (
+        ROWWISE,
+        lambda i: rowwise(i, list(merged(i).items()), inside=True, eps=EPS * EPS),
+    ),
     "eps_inside_root": (ROWWISE, lambda i: rowwise(i, list(merged(i).items()), inside=True)),
     "square_sum_not_mean": (ROWWISE, lambda i: rowwise(i, list(merged(i).items()), total=True)),
     "update_before_state": (ROWWISE, lambda i: rowwise(i, list(merged(i).items()), early=True)),
@@ -138,7 +170,7 @@ BROKEN: dict[str, tuple[tuple[str, str, str], Callable[[dict[str, NDArray]], obj
     "constant_factor": (("lookup", "sum", ""), lambda i: forward(i) / F32(7)),
     "rounded_to_bf16": (
         ("lookup", "sum", ""),
-        lambda i: (forward(i).view(np.uint32) & np.uint32(0xFFFF0000)).view(F32),
+        lambda i: upper_half(forward(i)),
     ),
     "permuted": (("lookup", "sum", ""), lambda i: forward(i)[::-1].copy()),
     "transposed": (("lookup", "sum", ""), lambda i: forward(i).T.copy().reshape(7, D)),

@@ -155,4 +155,5 @@ def apart(a: Truth, b: Truth) -> bool:
             and b.upper is not None
         ):
             return bool(((a.lower > b.upper) | (b.lower > a.upper)).any())
-        return bool((np.abs(a.reference - b.reference) > a.bound + b.bound).any())
+        far = np.abs(a.reference - b.reference) > a.bound + b.bound
+        return bool((far | (np.isnan(a.reference) != np.isnan(b.reference))).any())

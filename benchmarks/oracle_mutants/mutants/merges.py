@@ -281,7 +281,7 @@ def unsorted_neighbours(k: Kernel, gradient: Array, inverse: Array, size: int) -
 bend("segments_overwritten_at_block_edges", MERGES, add_gradients=blocks_stored)
 bend("duplicates_averaged", MERGES, "duplicates_averaged", add_gradients=averaged)
 bend("duplicates_over_root_of_count", MERGES, add_gradients=root_averaged)
-bend("neighbours_merged_only", MERGES, add_gradients=unsorted_neighbours)
+bend("neighbours_merged_only", MERGES, "last_run_wins", add_gradients=unsorted_neighbours)
 bend(
     "merged_in_fp16",
     MERGES,

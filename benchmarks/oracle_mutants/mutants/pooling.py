@@ -72,6 +72,7 @@ bend(
 bend(
     "mean_of_empty_bag_nan",
     FORWARD,
+    "mean_empty_is_nan",
     over_length=lambda k, x, lengths: x / lengths.astype(F32)[:, None],
 )
 

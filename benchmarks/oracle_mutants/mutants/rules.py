@@ -20,6 +20,7 @@ bend(
 bend(
     "eps_squared_inside_root",
     STEPS,
+    "eps_squared_inside_root",
     root=lambda k, u, x: k.sqrt((x + u.eps * u.eps).astype(F32)),
 )
 bend("eps_missing", STEPS, "eps_missing", root=lambda k, u, x: k.sqrt(x))

@@ -14,7 +14,15 @@ from neocpu.oracle.canonical.update import unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Options, Switches, Truth, Truths, Value
 from neocpu.oracle.ops.lookup import BAGS, FLOATS, POOLING, TABLES, rounding_of
 from neocpu.oracle.options import Number, OneOf, Whole
-from neocpu.oracle.truth.bags import SCALED, TableGeometry, bags_of, only, rows_of, tables_of
+from neocpu.oracle.truth.bags import (
+    SCALED,
+    TableGeometry,
+    bags_of,
+    numbers_of_runs,
+    only,
+    rows_of,
+    tables_of,
+)
 from neocpu.oracle.truth.bends import flushed_bounded
 from neocpu.oracle.truth.formats import FORMATS, decode, in_format, joined_halves, stored
 from neocpu.oracle.truth.global_decay import factors, is_active
@@ -233,7 +241,10 @@ def step(tables: BoundedTables, inputs: Arrays, options: Options, switches: Swit
     bags = bags_of(inputs, options, switches)
     batches = [bags]
     if "features_in_sequence" in switches:
-        batches = [only(bags, f) for f in range(bags.dims.size)]
+        batches = [only(bags, bags.feature[bags.bag] == f) for f in range(bags.dims.size)]
+    elif "duplicates_merged_where_adjacent" in switches:
+        number = numbers_of_runs(bags)
+        batches = [only(bags, number == k) for k in range(int(number.max(initial=-1)) + 1)]
     for batch in batches:
         for table, gradients in merged(batch, inputs, options, switches).items():
             for part in _updates(gradients, int(tables.geometry.rows[table]), options, switches):

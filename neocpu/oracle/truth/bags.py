@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.core.formats import FORMATS, INFERENCE
-from neocpu.core.types import Ints
+from neocpu.core.types import Bools, Ints
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.operator import Arrays, Options, Switches
 from neocpu.oracle.truth.bends import bent_limits, limits_by_table
@@ -258,17 +258,44 @@ def bags_of(inputs: Arrays, options: Options, switches: Switches) -> JaggedBatch
     )
 
 
-def only(bags: JaggedBatch, feature: int) -> JaggedBatch:
-    """The same bags with the lookups of one feature."""
-    in_feature = bags.feature[bags.bag] == feature
+def only(bags: JaggedBatch, chosen: Bools) -> JaggedBatch:
+    """The same bags with some of their lookups."""
     return replace(
         bags,
-        bag=bags.bag[in_feature],
-        position=bags.position[in_feature],
-        table=bags.table[in_feature],
-        row=bags.row[in_feature],
-        weight=None if bags.weight is None else bags.weight[in_feature],
+        bag=bags.bag[chosen],
+        position=bags.position[chosen],
+        table=bags.table[chosen],
+        row=bags.row[chosen],
+        weight=None if bags.weight is None else bags.weight[chosen],
     )
+
+
+def numbers_of_runs(bags: JaggedBatch) -> Ints:
+    """Of each lookup, i64[m]: how many runs of its row its table had before.
+
+    A run are lookups of one row that follow each other among those of the table.
+    """
+    order = np.argsort(bags.table, kind="stable")
+    row = (bags.tables.first_row[bags.table] + bags.row)[order]
+    begins = np.append(True, row[1:] != row[:-1])[: row.size]
+    of_row = row[begins]
+    by_row = np.argsort(of_row, kind="stable")
+    first = np.unique(of_row[by_row], return_index=True)[1]
+    count = np.diff(np.append(first, of_row.size))
+    number = np.empty(of_row.size, np.int64)
+    number[by_row] = np.arange(of_row.size) - np.repeat(first, count)
+    numbers = np.empty(row.size, np.int64)
+    numbers[order] = number[np.cumsum(begins) - 1]
+    return numbers
+
+
+def in_last_run(bags: JaggedBatch) -> Bools:
+    """Of each lookup: is it in the last run of its row?"""
+    number = numbers_of_runs(bags)
+    row = bags.tables.first_row[bags.table] + bags.row
+    last = np.zeros(int(bags.tables.first_row[-1]), np.int64)
+    np.maximum.at(last, row, number)
+    return number == last[row]
 
 
 def _bag_limits(offsets: Ints, switches: Switches) -> tuple[Ints, Ints]:

@@ -11,9 +11,9 @@ import numpy as np
 
 from neocpu.core.types import Ints
 from neocpu.oracle.operator import Arrays, Options, Switches
-from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch
+from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch, in_last_run, only
 from neocpu.oracle.truth.bends import flushed, flushed_bounded, kept_duplicates
-from neocpu.oracle.truth.formats import FORMATS, TF32, away, nearest
+from neocpu.oracle.truth.formats import FORMATS, TF32, away, nearest, toward_zero
 from neocpu.oracle.truth.numbers import LARGEST, SMALL, TINY, Bounded, Real, U
 from neocpu.oracle.truth.sums import FP64_ERROR, Roundings, roundings_of_division, sums_of
 from neocpu.oracle.truth.underflow import losses
@@ -156,6 +156,9 @@ def pooled(
             count = np.ones((1, 1)) if by.divisors is None else by.divisors[:, None]
             kept = np.cumsum(sums.value * count, 0) / count
             sums = Bounded(kept, np.cumsum(sums.error * count, 0) / count + U * np.abs(kept))
+        if options["pooling"] == "mean" and "mean_empty_is_nan" in switches:
+            empty = bags.length[first_bag:end_bag, None] == 0
+            sums = Bounded(np.where(empty, np.nan, sums.value), sums.error)
         features.append(sums)
     return features
 
@@ -227,6 +230,8 @@ def merged(
     bags: JaggedBatch, inputs: Arrays, options: Options, switches: Switches
 ) -> dict[int, MergedGradients]:
     """Merged gradients of every table that has a lookup."""
+    if "last_run_wins" in switches:
+        bags = only(bags, in_last_run(bags))
     tables = {}
     for table in np.unique(bags.table).tolist():
         in_table = np.flatnonzero(bags.table == table)
@@ -302,6 +307,8 @@ def _merged_table(
     for name in ("fp16", "bf16"):
         if f"gradients_in_{name}" in switches:
             terms = nearest(terms, FORMATS[name])
+    if "gradients_cut_to_bf16" in switches:
+        terms = toward_zero(terms, FORMATS["bf16"])
     if "gradients_in_tf32" in switches:
         terms = away(terms, TF32)  # as PTX's cvt.rna
     weighted = bags.weight is not None and "gradient_without_weights" not in switches

@@ -69,6 +69,8 @@ def _root(state: Bounded, h: Hyper, correction: Bounded = ONE) -> Bounded:
     corrected = state if correction is ONE else state / correction
     if "eps_inside_root" in h.bends:
         return (corrected + h["eps"]).sqrt()
+    if "eps_squared_inside_root" in h.bends:
+        return (corrected + h["eps"] * h["eps"]).sqrt()
     if "root_missing" in h.bends:
         root = corrected
     else:
