@@ -85,6 +85,8 @@ def test_diff_names_the_first_tensor_row_and_column(written: Path, tmp_path: Pat
     assert done.return_value == 1 and f"tables/C3 row {row}, weight column 6: " in done.output
     same = invoke("diff", written, written)
     assert same.return_value == 0 and same.output.startswith("equal: digest ")
+    folder = invoke("diff", written, written.parent.parent)
+    assert folder.return_value == 0 and folder.output == same.output
 
 
 def test_diff_of_a_row_that_only_one_has_learnt(written: Path, tmp_path: Path) -> None:

@@ -195,6 +195,8 @@ def test_saved_and_loaded(fitted: DLRM, tmp_path: Path) -> None:
     frame, _ = clicks(50, 4)
     expected = fitted.predict_proba(frame)
     fitted.save(tmp_path / "copy")
+    with pytest.raises(DataError, match=r"copy exists; choose another folder, or remove it$"):
+        fitted.save(tmp_path / "copy")
     assert not list((tmp_path / "copy").rglob("*.parquet"))
     again = DLRM.load(tmp_path / "copy")
     np.testing.assert_array_equal(again.predict_proba(frame), expected)

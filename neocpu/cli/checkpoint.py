@@ -95,13 +95,15 @@ def digest(files: tuple[Path, ...]) -> None:
 @click.argument("second", type=FILE)
 def diff(first: Path, second: Path) -> int:
     """Name the first tensor, row and column in which two checkpoints differ; exit status 1 if they
-    do.
+    do. A run's folder stands for its best checkpoint, or its last.
     """
     from neocpu.train.checkpoint import differences
+    from neocpu.train.checkpoint.folder import best_or_last
     from neocpu.train.checkpoint.reading import CheckpointFile
     from neocpu.train.checkpoint.tools import first_difference
 
-    with CheckpointFile(first) as left, CheckpointFile(second) as right:
+    paths = (best_or_last(first), best_or_last(second))
+    with CheckpointFile(paths[0]) as left, CheckpointFile(paths[1]) as right:
         # The digest is over all rows, so equal ones need no comparison.
         if left.digest == right.digest:
             click.echo(f"equal: digest {left.digest}")

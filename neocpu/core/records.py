@@ -220,6 +220,8 @@ class Reader:
         if hint is float and type(value) is int:
             # a larger one is no float; it is refused below
             value = float(value) if abs(value) < 2**1023 else math.inf
+        if hint is int and isinstance(value, float) and value.is_integer():
+            value = int(value)  # as 24e9
         if type(value) is not hint:
             raise self.wrong(key, f"expected {_EXPECTED[hint]}, got {value!r}")
         self._check(key, value, limits)

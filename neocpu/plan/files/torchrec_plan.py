@@ -92,15 +92,16 @@ def loads(content: str, source: str, ranks: int, replica_groups: int = 1) -> Pla
             f'{source}: this is no plan of TorchRec, which has "format": "{FORMAT}"; '
             "docs/planner.md says how to write one"
         )
+    tables = []
+    where = source
     try:
-        tables = [
-            _entry(f"{source}: table {name!r}", name, entry, ranks // replica_groups)
-            for name, entry in tree["tables"].items()
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"{source}: this is no plan of TorchRec: {type(error).__name__} {error}"
-        ) from error
+        for name, entry in tree["tables"].items():
+            where = f"{source}: table {name!r}"
+            tables.append(_entry(where, name, entry, ranks // replica_groups))
+    except KeyError as error:
+        raise ConfigError(f"{where}: this is no plan of TorchRec: {error} is missing") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{where}: this is no plan of TorchRec: {error}") from error
     ours = {
         "format": plan_file.FORMAT,
         "version": plan_file.VERSION,

@@ -303,6 +303,8 @@ class DLRM:
         data = shutil.ignore_patterns("*.parquet", "*.converted.h5", "lock")
         try:
             return Path(shutil.copytree(self.out_, folder, ignore=data))
+        except FileExistsError as error:
+            raise DataError(f"{folder} exists; choose another folder, or remove it") from error
         except OSError as error:
             raise DataError(f"{folder}: cannot be written: {error}") from error
 
