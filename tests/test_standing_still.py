@@ -131,7 +131,7 @@ def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself
     assert "if nobody did" in survivor._reason(ending)
     kills = iter((1, 2))
     monkeypatch.setattr(supervisor, "memory_kills", lambda: next(kills))
-    monkeypatch.setattr(survival, "memory_limit", lambda: 400 << 20)
+    monkeypatch.setattr(survival, "memory_limit", lambda files: 400 << 20)
     ending, text, _ = run_job(tmp_path, "early", capfd)
     assert ending.signal == 9 and not text
     reason = Survivor(tmp_path, lambda resume: ending, "", told.append)._reason(ending)
