@@ -125,7 +125,7 @@ def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself
     assert survivor.run(False, 0) == ending.status
     assert len(told) == 1
     assert f"rank 1 on {ending.host} (process {processes[1]}) was killed by SIGKILL" in told[0]
-    assert "of step " in told[0] and told[0].endswith("go on with: neocpu train x --resume")
+    assert "of step " in told[0] and told[0].endswith("start again with: neocpu train x --resume")
     token = json.loads((tmp_path / RANKS).read_text())["token"]
     assert not page_path(token).exists()
     assert "if nobody did" in survivor._reason(ending)
@@ -359,7 +359,7 @@ def test_a_signal_between_two_lives_ends_the_run_with_a_sentence(
     assert Survivor(tmp_path, lambda resume: killed, "again", tell).run(False, 9) == 143
     assert time.monotonic() - begun < 30
     assert signal.getsignal(signal.SIGTERM) == before
-    assert told[1] == ("neocpu: stopped by signal 15; no checkpoint; go on with: again")
+    assert told[1] == "neocpu: stopped by signal 15; no checkpoint; start again with: again"
     assert not restarts_of(tmp_path)
 
 
@@ -369,7 +369,7 @@ def test_ranks_that_die_of_a_signal_before_they_can_speak_are_spoken_for(tmp_pat
     ending = Ending(255, stopped=1)
     survivor.stops.number = signal.SIGUSR1
     assert survivor.run(False, 2) == 138
-    assert told == ["neocpu: stopped by signal 10; no checkpoint; go on with: again"]
+    assert told == ["neocpu: stopped by signal 10; no checkpoint; start again with: again"]
 
 
 def test_a_signal_reaches_a_launcher_that_has_just_been_started(tmp_path: Path) -> None:
@@ -484,7 +484,9 @@ def test_a_run_goes_on_without_a_host_as_long_as_enough_are_left(
     assert told[-1].startswith(
         "neocpu: error: b is left out (no process can be started there: 1); "
     )
-    assert "2 ranks are left and the job needs 3; no checkpoint; go on with: again" in told[-1]
+    assert (
+        "2 ranks are left and the job needs 3; no checkpoint; start again with: again" in told[-1]
+    )
 
 
 def test_checkpoints_come_by_minutes_and_change_no_bit(tmp_path: Path) -> None:

@@ -89,14 +89,14 @@ class Survivor:
 
     def _give_up(self, ending: Ending, reason: str, newest: Path | None) -> int:
         """Say why the run does not go on; its exit status."""
-        self.tell(f"neocpu: error: {reason}; {_from_where(newest)}; go on with: {self.again}")
+        self.tell(f"neocpu: error: {reason}; {_go_on(newest)}: {self.again}")
         return STATUS if ending.stalled else ending.status
 
     def _stop(self) -> int:
         """Say that a signal ended the run where no rank could; its exit status."""
         self.tell(
-            f"neocpu: stopped by signal {self.stops.number}; {_from_where(_newest(self.out))}; go "
-            f"on with: {self.again}"
+            f"neocpu: stopped by signal {self.stops.number}; {_go_on(_newest(self.out))}: "
+            f"{self.again}"
         )
         return 128 + self.stops.number
 
@@ -207,6 +207,11 @@ def _same(host: str, other: str) -> bool:
 def _from_where(newest: Path | None) -> str:
     """From which checkpoint a run goes on, in words."""
     return f"the newest sound checkpoint is {newest}" if newest else "no checkpoint"
+
+
+def _go_on(newest: Path | None) -> str:
+    """The same, before the command that does."""
+    return f"{_from_where(newest)}; {'go on' if newest else 'start again'} with"
 
 
 def _newest(out: Path) -> Path | None:
