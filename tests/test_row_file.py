@@ -17,7 +17,7 @@ from neocpu.tables.storage.device import Device
 from neocpu.tables.storage.extents import RowTable
 from neocpu.tables.storage.row_file import RowFile
 from neocpu.tables.storage.row_io import Access, RawFile
-from neocpu.tables.storage.row_tools import verify
+from neocpu.tables.storage.row_tools import compact, verify
 from tests.test_device import Clock
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -321,6 +321,17 @@ def test_tier_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(StorageError, match="other bytes"):
         run(["tier", "compact", str(path)])
     assert path.read_bytes() == data
+
+
+def test_a_file_without_any_commit_is_compacted_to_one(tmp_path: Path) -> None:
+    """Its next commit may be the first one."""
+    path = tmp_path / "r.h5"
+    RowFile.create(path, TABLES).close()
+    compact(path)
+    with RowFile(path, TABLES) as file:
+        assert (file.epoch, file.note, verify(file)) == (0, b"", [])
+        file.commit(1, b"first")
+        assert file.note == b"first"
 
 
 @pytest.mark.parametrize("write", [False, True])

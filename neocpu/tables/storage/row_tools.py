@@ -72,9 +72,9 @@ def compact(path: str | Path) -> tuple[int, int]:
         before = int(old.stats()["bytes"])
         try:
             with RowFile.create(new, old.tables, extent=old.extent) as copy:
-                _copy(old, copy)
-                # epochs of commits begin at 1, and a file without any may be compacted too
-                copy.commit(max(1, old.epoch), old.note)
+                if old.epoch:  # a file without any commit stays one
+                    _copy(old, copy)
+                    copy.commit(old.epoch, old.note)
                 after = int(copy.stats()["bytes"])
                 os.replace(new, path)  # both are locked: nobody sees either half-way
         except OSError as error:
