@@ -75,8 +75,6 @@ SAID = re.compile(r"neocpu: (error: |stopped by |interrupted)")
 UNMET = re.compile(r"Fatal error in (internal_|P?MPI_)Init|looks like MPI_INIT failed")
 # of a host whose link went away while MPICH started ranks there
 UNREACHED = re.compile(r'unable to connect from "(?P<host>[^"]+)" to')
-
-
 # of MPICH, where a variable says how long a job may take
 TIMED_OUT = re.compile(r"APPLICATION TIMED OUT, TIMEOUT = (?P<seconds>\d+)s")
 
