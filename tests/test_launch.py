@@ -365,14 +365,18 @@ def test_one_of_many_speaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
     assert ended == [1, 1, 1]
 
 
-def test_a_rank_that_mpi_cannot_go_on_with_lets_others_speak(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
-) -> None:
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Exception]:
+    """Errors of MPI, in a process of no job yet that waits for others for a moment only."""
     monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(guard, "_job", guard._Job())
     monkeypatch.setattr(guard, "PATIENCE", 0.1)
-    lost = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})
+    return type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})
 
+
+def test_a_rank_that_mpi_cannot_go_on_with_lets_others_speak(
+    lost: type[Exception], tmp_path: Path, capsys
+) -> None:
     def wrong() -> int:
         raise lost("see the status")
 
@@ -387,14 +391,8 @@ def test_a_rank_that_mpi_cannot_go_on_with_lets_others_speak(
     assert time.monotonic() - begun >= 0.1  # in which the launcher ends it, if it can
 
 
-def test_a_rank_that_mpi_cannot_reach_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
-) -> None:
+def test_a_rank_that_mpi_cannot_reach_is_told_in_one_line(lost: type[Exception], capsys) -> None:
     """As where the node of another rank is lost, and nobody there can say so."""
-    monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(guard, "_job", guard._Job())
-    monkeypatch.setattr(guard, "PATIENCE", 0.1)
-    lost = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})
 
     def wrong() -> int:
         raise lost("Other MPI error, error stack:\nMPID_Isend(61): \nOFI call failed (no route)")
