@@ -172,11 +172,15 @@ class Dataset:
         samples = samples + self._first if self._first else samples
         file_of = np.searchsorted(self._first_samples[1:], samples, side="right")
         file_indices = np.unique(file_of)
+        self._turn_to(file_indices)
         # The usual case, without a copy: most steps lie inside one file.
         if file_indices.size == 1:
             index = int(file_indices[0])
             return self._files[index].take(samples - self._first_samples[index], names)
         return self._join(samples, file_of, file_indices, names)
+
+    def _turn_to(self, files: Ints) -> None:
+        """These files are taken from next. Converted ones have nothing to forget."""
 
     def _join(
         self, samples: Ints, file_of: Elements, file_indices: Elements, names: list[str]

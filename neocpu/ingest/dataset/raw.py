@@ -254,12 +254,6 @@ class RawDataset(Dataset):
 
     def take(self, samples: Ints, features: Iterable[str] | None = None) -> Samples:
         """As of `Dataset`; further labels are those of `more_labels`."""
-        file_of = np.searchsorted(self._first_samples[1:], samples + self._first, side="right")
-        files = set(np.unique(file_of).tolist())
-        # of a stream there are thousands: only those that were taken from are asked
-        for number in self._last_taken - files:
-            self._files[number].close()
-        self._last_taken = files
         taken = super().take(samples, features)
         return Samples(
             taken.labels,
@@ -267,6 +261,14 @@ class RawDataset(Dataset):
             taken.features,
             {name: taken.more[name] for name in self.more_labels},
         )
+
+    def _turn_to(self, files: Ints) -> None:
+        """Those that were taken from last, and are not now, forget their blocks."""
+        now = set(files.tolist())
+        # of a stream there are thousands: no others are asked
+        for number in self._last_taken - now:
+            self._files[number].close()
+        self._last_taken = now
 
     def frequencies(self, feature: str) -> list[tuple[Elements, Ints]]:
         """None: nobody has counted them."""
