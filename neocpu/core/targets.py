@@ -5,6 +5,7 @@ whole. Who writes the same file next removes what processes of this host left th
 they wrote; parts of other hosts stay, because nobody here knows whether they are still written.
 """
 
+import errno
 import glob
 import os
 import platform
@@ -15,6 +16,17 @@ from pathlib import Path
 
 from neocpu.core.cores import is_running
 from neocpu.core.errors import DataError
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists, which is on the disk where it will be.
+
+    Raises FileNotFoundError where there is none.
+    """
+    for place in (path, *path.absolute().parents):
+        if place.exists():
+            return place
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
 def part_of(path: Path) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neocpu.core.errors import ConfigError
-from neocpu.core.targets import remove_parts
+from neocpu.core.targets import nearest_existing, remove_parts
 from neocpu.kernels.compile.trust import base_folder
 
 try:
@@ -71,8 +71,8 @@ def limit() -> int:
         raise ConfigError(f"{SIZE} = {text!r} is no size in GiB")
     if text:
         return round(size * GIB)
-    existing = next(path for path in (cache_folder(), *cache_folder().parents) if path.exists())
-    return min(int(size * GIB), int(DISK_SHARE * shutil.disk_usage(existing).total))
+    disk = shutil.disk_usage(nearest_existing(cache_folder())).total
+    return min(int(size * GIB), int(DISK_SHARE * disk))
 
 
 def copies() -> list[CachedCopy]:

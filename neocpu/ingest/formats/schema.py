@@ -300,10 +300,11 @@ def as_called(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
     them: where no name is the one that is wanted, the only one that differs in blanks is.
     """
     called = [*names]
-    others = {name for name in names if name not in wanted}
-    for name in wanted:
+    lacking = [name for name in wanted if name not in names]
+    others = set(names).difference(wanted) if lacking else ()
+    for name in lacking:  # mostly none
         alike = [other for other in others if other.strip() == name.strip()]
-        if name not in names and len(alike) == 1 and names.count(alike[0]) == 1:
+        if len(alike) == 1 and names.count(alike[0]) == 1:
             called[names.index(alike[0])] = name
     return called
 

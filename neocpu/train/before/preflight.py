@@ -6,7 +6,6 @@ bytes, one page)`. Tables get huge pages where even those fit, small ones otherw
 has the rows that were touched.
 """
 
-import contextlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from neocpu.core.cores import host_memory, memory_left
 from neocpu.core.errors import TrainingError
+from neocpu.core.targets import nearest_existing
 from neocpu.core.types import Tell
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.plan.cost.capacity import buffer_bytes
@@ -295,10 +295,10 @@ class CheckpointNeeds:
 
 def free_bytes(folder: Path) -> int:
     """Free bytes of the disk on which a folder is, or will be made."""
-    for path in (folder, *folder.absolute().parents):
-        with contextlib.suppress(FileNotFoundError):
-            return shutil.disk_usage(path).free
-    raise TrainingError(f"{folder}: neither it nor any folder above it exists")
+    try:
+        return shutil.disk_usage(nearest_existing(folder)).free
+    except FileNotFoundError as error:
+        raise TrainingError(f"{folder}: neither it nor any folder above it exists") from error
 
 
 def check_checkpoints(out: Path, needs: CheckpointNeeds, tell: Tell) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 import neocpu
 from neocpu.core.errors import ConfigError, TrainingError
+from neocpu.core.targets import nearest_existing
 from neocpu.core.types import JsonObject
 from neocpu.parallel.parity.keeper import ParityKeeper
 from neocpu.parallel.sharding.messages import to_bytes
@@ -94,8 +95,7 @@ def check_folder(config: Config, out: Path, size: int) -> None:
     folder = folder_of(config)
     try:
         # it is made with its first file
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        free = shutil.disk_usage(there).free
+        free = shutil.disk_usage(nearest_existing(folder)).free
         # those of an earlier run are removed
         free += sum(path.stat().st_size for path in files_of(config, key_of(out)))
     except OSError as error:
