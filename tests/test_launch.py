@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -409,12 +410,40 @@ def test_a_second_command_of_a_shell_with_stale_variables_speaks_too(
     monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
 
     def wrong() -> int:
-        raise EnvironmentProblem("alone")
+        raise DataError("alone")
 
     for seconds in (0, 60):  # the second command starts a minute later
         monkeypatch.setattr(guard, "_STARTED", time.time() + seconds)
         assert guard.guard(wrong, lambda status: None) == 1
         assert capsys.readouterr().err == "neocpu: error: alone\n"
+
+
+def test_what_is_of_one_machine_is_told_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(guard.socket, "gethostname", lambda: "node3")
+    unreadable = ConfigError("m.toml: cannot read the config")
+    unreadable.__cause__ = FileNotFoundError()
+    agreed = EnvironmentProblem("lacks memory")
+    agreed.spoken_by = None  # type: ignore[attr-defined]
+
+    def words(error: Exception, abort: Callable[[int], None] | None) -> str:
+        def main() -> int:
+            raise error
+
+        for marker in tmp_path.iterdir():
+            marker.unlink()
+        guard.guard(main, abort)
+        return capsys.readouterr().err
+
+    def abort(status: int) -> None: ...
+
+    assert words(unreadable, abort) == "neocpu: error: m.toml: cannot read the config (on node3)\n"
+    assert words(EnvironmentProblem("lacks it"), abort).endswith("lacks it (on node3)\n")
+    assert words(EnvironmentProblem("lacks it"), None).endswith("lacks it\n")
+    for all_have_it in (ConfigError("m.toml: no key"), agreed):
+        assert "node3" not in words(all_have_it, abort)
 
 
 def test_signals_become_a_number() -> None:

@@ -10,6 +10,7 @@ and Ctrl-C into a flag that training looks at.
 import hashlib
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from neocpu.core.errors import REMEDIES, NeocpuError, Stopped
+from neocpu.core.errors import REMEDIES, EnvironmentProblem, NeocpuError, Stopped
 
 PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
 UNREACHED = "Other MPI error"  # how MPICH's reasons begin that are no mistake of the caller
@@ -77,7 +78,9 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     except NeocpuError as error:
         if error.exit_status > 128:
             return _leave_together(f"neocpu: {_one_line(error)}", error.exit_status)
-        return _end_job(error, f"neocpu: error: {_one_line(error)}", error.exit_status, abort)
+        launched = bool(_job.abort or abort)
+        text = f"neocpu: error: {_one_line(error)}{_where(error, launched)}"
+        return _end_job(error, text, error.exit_status, abort)
     except BaseException as error:
         if lack := _what_lacks(error):
             return _end_job(error, f"neocpu: error: {lack}", 1, abort)
@@ -93,6 +96,13 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
             + f"neocpu: unexpected {type(error).__name__}{where}: {error}"
         )
         return _end_job(error, text, 1, abort)
+
+
+def _where(error: NeocpuError, launched: bool) -> str:
+    """On which host, of an error that others may not have: of this machine, or a file's on it."""
+    own = isinstance(error, EnvironmentProblem) or isinstance(error.__cause__, OSError)
+    agreed = hasattr(error, "spoken_by")
+    return f" (on {socket.gethostname()})" if launched and own and not agreed else ""
 
 
 def _unreached(error: BaseException) -> str:

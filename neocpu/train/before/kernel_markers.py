@@ -110,12 +110,13 @@ def _operations(config: Config) -> list[object]:
 
 
 @functools.cache
-def _sources() -> str:
+def sources() -> str:
+    """Digest of all source files of neocpu here."""
     return source_digest(PACKAGE.parent)
 
 
 def _hash(facts: list[object]) -> str:
-    text = json.dumps([*facts, _sources()])
+    text = json.dumps([*facts, sources()])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
