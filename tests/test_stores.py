@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from neocpu.cli import cli
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.paths import full_address, place_paths
 from neocpu.ingest import copy_cache
@@ -268,6 +270,33 @@ def test_configs_keep_addresses_whole(store: Any, tmp_path: Path) -> None:
     assert not place_paths({"data": {"train": ["s3://a/b.csv"]}}, "configs")
     for address in ("hdfs:///logs/a.csv", "hdfs://name:8020/logs/a.csv"):
         assert full_address(Path(address)) == address
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "init LOG",
+        "init clicks.csv --valid LOG",
+        "init clicks.csv --test LOG",
+        "fit LOG --label label",
+        "fit clicks.csv --test LOG",
+        "data convert criteo LOG train.h5",
+        "data negatives LOG --user label --item item --out labelled.csv",
+        "data show LOG",
+    ],
+)
+def test_an_address_reaches_the_store_as_it_is_written(
+    command: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store_at(address: str) -> None:
+        raise ValueError("seen")
+
+    monkeypatch.setattr(remote, "store_at", store_at)
+    monkeypatch.chdir(tmp_path)
+    Path("clicks.csv").write_bytes(b"label,item\n" + b"1,a\n0,b\n" * 9)
+    for address in ("hdfs://nameservice/a.csv", "hdfs:///a.csv"):
+        result = CliRunner().invoke(cli, command.replace("LOG", address).split())
+        assert str(result.exception) == f"{address}: the store says: seen"
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from neocpu.train.fit.keys import ACTIVATION_NAMES, LOSS_NAMES, METHODS, PAIRS, 
 if TYPE_CHECKING:
     from neocpu.core.types import JsonObject
 
-FILE = LogPath(path_type=Path)
+FILE = LogPath()
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LogOptions:
     label: str = ""
     positive: tuple[str, ...] = ()
     weight: str = ""
-    test: tuple[Path, ...] = ()
+    test: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Crosses:
 @as_record("choices", Choices)
 @as_record("crosses", Crosses)
 def fit(
-    source: tuple[Path, ...],
+    source: tuple[str, ...],
     log: LogOptions,
     choices: Choices,
     crosses: Crosses,

@@ -7,11 +7,9 @@ import click
 
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
 
-FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("data", nargs=-1, required=True, metavar="DATA...", type=LogPath(path_type=Path))
+@click.argument("data", nargs=-1, required=True, metavar="DATA...", type=LogPath())
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -55,13 +53,13 @@ FILE = click.Path(path_type=Path)
     help="Also say what logistic regression reaches on the log: what a model has to beat.",
 )
 @click.option(
-    "--valid", type=FILE, multiple=True, help="Measure on it now and then; DATA is not split."
+    "--valid", type=LogPath(), multiple=True, help="Measure on it now and then; DATA is not split."
 )
 @click.option(
-    "--test", type=FILE, multiple=True, help="Measure on it at the end; DATA is not split."
+    "--test", type=LogPath(), multiple=True, help="Measure on it at the end; DATA is not split."
 )
 def init(
-    data: tuple[Path, ...],
+    data: tuple[str, ...],
     out: Path,
     force: bool,
     label: str,
@@ -72,8 +70,8 @@ def init(
     threshold: float | None,
     weight: str,
     baseline: bool,
-    valid: tuple[Path, ...],
-    test: tuple[Path, ...],
+    valid: tuple[str, ...],
+    test: tuple[str, ...],
 ) -> None:
     """Look at a log (DATA...) and write a commented config that trains on it.
 

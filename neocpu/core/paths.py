@@ -45,12 +45,15 @@ class PlacedPath(NamedTuple):
 
 
 def is_address(path: str | Path) -> bool:
-    """Does a path name a protocol, as `s3://`? `Path` makes one slash of its two."""
+    """Does a path name a protocol, as `s3://`? `Path` makes one slash of its two, or three."""
     return ADDRESS.match(os.fspath(path)) is not None
 
 
 def full_address(path: str | Path) -> str:
-    """An address with all slashes after its protocol."""
+    """An address with all slashes after its protocol.
+
+    A `Path` of one does not say any more whether hdfs:/logs named a host: ours are texts.
+    """
     protocol, _, rest = os.fspath(path).partition(":")
     if rest.startswith("//"):
         return os.fspath(path)

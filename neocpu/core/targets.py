@@ -70,7 +70,7 @@ def whole_file(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def refuse_sources(target: Path, sources: Iterable[Path]) -> None:
+def refuse_sources(target: Path, sources: Iterable[str | Path]) -> None:
     """Raise DataError if the target is one of the sources: by another spelling, or by a link."""
     identity = _identity(target)
     if identity is None:
@@ -84,7 +84,7 @@ def refuse_sources(target: Path, sources: Iterable[Path]) -> None:
             )
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str | Path) -> tuple[int, int] | None:
     """Device and number of a file, the same by whatever name; None if there is no such file."""
     try:
         status = os.stat(path)

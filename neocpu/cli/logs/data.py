@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from neocpu.ingest.dataset.convert_options import ConvertOptions
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-LOG = LogPath(path_type=Path)
-DATASET = LogPath(path_type=Path, dir_okay=False)
+LOG = LogPath()
+DATASET = LogPath(dir_okay=False)
 
 
 @click.group()
@@ -148,7 +148,7 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _run(
-    sources: tuple[Path, ...], dst: Path, kind: str, force: bool, options: "ConvertOptions"
+    sources: tuple[str, ...], dst: Path, kind: str, force: bool, options: "ConvertOptions"
 ) -> None:
     from neocpu.ingest.dataset.convert import convert as run
     from neocpu.ingest.dataset_layout import extreme_lines
@@ -193,7 +193,7 @@ def _convert_options(arguments: dict[str, Any], **more: Any) -> tuple[bool, "Con
 @click.argument("dst", type=FILE)
 @_options
 @click.option("--header", is_flag=True, help="The first line names the columns; skip it.")
-def criteo(src: tuple[Path, ...], dst: Path, header: bool, **arguments: object) -> None:
+def criteo(src: tuple[str, ...], dst: Path, header: bool, **arguments: object) -> None:
     """Criteo: label, 13 integers, 26 hexadecimal categories, tab-separated, no header."""
     force, options = _convert_options(arguments, header=header)
     _run(src, dst, "criteo", force, options)
@@ -203,7 +203,7 @@ def criteo(src: tuple[Path, ...], dst: Path, header: bool, **arguments: object) 
 @click.argument("src", nargs=-1, required=True, type=LOG)
 @click.argument("dst", type=FILE)
 @_options
-def avazu(src: tuple[Path, ...], dst: Path, **arguments: object) -> None:
+def avazu(src: tuple[str, ...], dst: Path, **arguments: object) -> None:
     """Avazu: CSV with a header; every column is a category, the time becomes hour and weekday."""
     force, options = _convert_options(arguments)
     _run(src, dst, "avazu", force, options)
@@ -219,7 +219,7 @@ def avazu(src: tuple[Path, ...], dst: Path, **arguments: object) -> None:
     type=FILE,
     help="Take means, deviations, edges of buckets and classes from this dataset (the train file).",
 )
-def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: object) -> None:
+def table(schema: Path, src: tuple[str, ...], dst: Path, **arguments: object) -> None:
     """Any log with one row a line; SCHEMA (TOML) says which columns are what.
 
     \b
@@ -265,16 +265,17 @@ def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: object) -
 @data.command()
 @click.argument("file", nargs=-1, required=True, type=DATASET)
 @click.option("--json", "as_json", is_flag=True, help="Print the card as JSON.")
-def show(file: tuple[Path, ...], as_json: bool) -> None:
+def show(file: tuple[str, ...], as_json: bool) -> None:
     """Print a dataset's card: rows, click rate, cardinalities, skew, bag lengths, missing.
 
     It has a line for each dense column and for each feature.
     """
     from neocpu.ingest.dataset.card import make_card
     from neocpu.ingest.dataset.dataset import Dataset
+    from neocpu.ingest.formats.files.folders import all_files
 
     with _bar("reading") as bar:
-        card = make_card(Dataset(file), lambda done, total: bar(done, total, "columns"))
+        card = make_card(Dataset(all_files(file)), lambda done, total: bar(done, total, "columns"))
     if as_json:
         click.echo(json.dumps(card.as_dict(), indent=1))
     else:

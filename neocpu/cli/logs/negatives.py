@@ -11,9 +11,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument(
-    "log", nargs=-1, required=True, metavar="LOG...", type=LogPath(path_type=Path, dir_okay=False)
-)
+@click.argument("log", nargs=-1, required=True, metavar="LOG...", type=LogPath(dir_okay=False))
 @click.option("--user", required=True, metavar="COLUMN", help="Who chose.")
 @click.option("--item", required=True, metavar="COLUMN", help="What was chosen.")
 @click.option("--out", type=FILE, required=True, help="File to write: .parquet, else CSV.")
@@ -42,7 +40,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the draws.")
 def negatives(
-    log: tuple[Path, ...],
+    log: tuple[str, ...],
     user: str,
     item: str,
     out: Path,

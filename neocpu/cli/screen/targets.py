@@ -19,7 +19,10 @@ from neocpu.core.presets import log_path
 
 
 class LogPath(click.Path):
-    """A path of a log; the name of a small log that comes with neocpu is its path."""
+    """A path of a log; the name of a small log that comes with neocpu is its path.
+
+    A text, as it may be an address: `pathlib.Path` makes one slash of its two.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path, as `click.Path` gives it."""
@@ -34,7 +37,7 @@ def force_option(target: str) -> Callable[[Command], Command]:
     return click.option("--force", is_flag=True, help=f"Replace {target} if it exists.")
 
 
-def check_target(target: Path, force: bool, sources: Iterable[Path] = ()) -> None:
+def check_target(target: Path, force: bool, sources: Iterable[str | Path] = ()) -> None:
     """Raise DataError if the target is a source; UsageError if it exists and nobody said --force.
 
     sources : all files that the command reads.

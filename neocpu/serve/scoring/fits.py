@@ -193,7 +193,7 @@ def fit(
     # no other fit's folder gets a table that is in memory
     with nullcontext() if is_paths(data) else RunLock(folder, comm, resume=resume):
         sources = log_of(data, folder)
-    tests = [Path(path) for path in ([test] if isinstance(test, str | Path) else test)]
+    tests = [str(path) for path in ([test] if isinstance(test, str | Path) else test)]
     config = config_of(
         sources,
         tests,

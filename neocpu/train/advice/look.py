@@ -70,7 +70,7 @@ class Log:
     where that form says that rows have no label.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[str, ...]
     kind: str
     frame: pl.DataFrame
     rows: int
@@ -106,7 +106,7 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int =
         raise DataError(f"{paths[0]}: the files are of several kinds ({titles}); give one kind")
     log = _look_at_text(files, looked_at) if kinds == ["text"] else _look_at_frames(files, rows_at)
     hints = {**log.hints, **_no_inputs(log.frame)}
-    return replace(log, paths=tuple(map(Path, paths)), hints=hints)
+    return replace(log, paths=tuple(map(str, paths)), hints=hints)
 
 
 def _no_inputs(frame: pl.DataFrame) -> dict[str, Hint]:

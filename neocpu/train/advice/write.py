@@ -214,17 +214,17 @@ def first_name(data: object) -> str | Path:
     return data if isinstance(data, str | Path) else data[0]
 
 
-def log_of(data: object, folder: Path) -> list[Path]:
+def log_of(data: object, folder: Path) -> list[str]:
     """The paths of a log; a table in memory is written to `data.parquet` in this folder.
 
     Raises DataError for data that are neither, and where it cannot be written.
     """
     if is_paths(data):
         paths = [data] if isinstance(data, str | Path) else data
-        return [Path(log_path(str(path))) for path in paths]
+        return [log_path(str(path)) for path in paths]
     path = folder / FRAME
     write_frame(as_frame(data), path)
-    return [path]
+    return [str(path)]
 
 
 def target_of(data: Sequence[str | Path], out: str | Path) -> Path:
@@ -245,7 +245,7 @@ def _check_free(path: Path, force: bool) -> None:
 def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
     """Draft a config for these files and write it. Raises DataError and ConfigError."""
     # a log that ends with .toml would be overwritten by its config
-    refuse_sources(target, map(Path, (*data, *wishes.valid, *wishes.test)))
+    refuse_sources(target, (*data, *wishes.valid, *wishes.test))
     drafted = draft(data, target, wishes)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -274,7 +274,7 @@ def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDra
     text = _template().render(
         title=target.stem,
         name=_comment(shlex.quote(target.name)),
-        source=_comment(", ".join(path.name for path in log.paths)),
+        source=_comment(", ".join(Path(path).name for path in log.paths)),
         train=_relative(log.paths, folder),
         valid=_relative(wishes.valid, folder),
         test=_relative(wishes.test, folder),
@@ -297,7 +297,7 @@ def _with_measured(log: Log, label: LogColumn, wishes: Wishes) -> tuple[Log, Log
     adult.test begins with a comment, and its label says >50K. where that of adult.data says >50K.
     Raises DataError for a file without the label.
     """
-    for path in map(Path, (*wishes.valid, *wishes.test)):
+    for path in (*wishes.valid, *wishes.test):
         if any(kind_of(file) == "hdf5" for file in log_files(path)):
             continue
         other = look([path], MEASURED_AT, MEASURED_ROWS)

@@ -328,8 +328,8 @@ def known_labels(fitted: FittedModel, data: Dataset, comm: Comm) -> NDArray[np.f
 
 
 def config_of(
-    data: Sequence[Path],
-    test: Sequence[Path],
+    data: Sequence[str],
+    test: Sequence[str],
     overrides: Sequence[str],
     comm: Comm,
     *,
@@ -345,11 +345,11 @@ def config_of(
     that is fitted, softmax to any texts of a label; others, but squares, to two of which none says
     yes. Raises DataError and ConfigError.
     """
-    if any(path.suffix == ".toml" for path in data):
+    if any(path.endswith(".toml") for path in data):
         if len(data) > 1 or label or positive or weight or test:
             raise ConfigError("a config stands alone: it names its data, labels and test files")
         return configs.load(data[0], overrides)
-    target = data[0].parent / "fit.toml"
+    target = Path(data[0]).parent / "fit.toml"
     left_out = [weight] if weight else []
     classes = {"softmax": "all", "squares": ""}.get(loss, "some")
     wishes = Wishes(label=label, positive=positive, test=test, left_out=left_out, classes=classes)
@@ -359,8 +359,8 @@ def config_of(
 
     text = comm.on_first_rank(work).decode()
     if weight:
-        schema = configs.loads(text, str(data[0])).data.schema
+        schema = configs.loads(text, data[0]).data.schema
         if not isinstance(schema, Mapping):
             raise ConfigError(f"weight {weight}: the columns of this log are known; none is it")
         overrides = [*weight_overrides(schema, weight), *overrides]
-    return configs.loads(text, str(data[0]), overrides, target.parent)
+    return configs.loads(text, data[0], overrides, target.parent)
