@@ -663,3 +663,58 @@ def test_a_packed_log_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.Monke
     # gone for whoever would read it again
     monkeypatch.setattr("neocpu.ingest.formats.files.unpacked.byte_stream", None)
     assert unpacked(log, "") == copy
+
+
+def test_fields_of_structs_are_those_of_json_in_files_of_columns_too(tmp_path):
+    users = [{"id": 7, "at": {"city": "Bern"}}, {"id": 8, "at": None}, None]
+    items = [[{"id": 1, "n": 0.5}, {"id": None, "n": 2.0}], [], None]
+    frame = pl.DataFrame({"y": [0, 1, 1], "user": users, "items": items})
+    frame.write_ndjson(tmp_path / "log.jsonl")
+    frame.write_parquet(tmp_path / "log.parquet")
+    frame.write_ipc(tmp_path / "log.arrow")
+    tree = {
+        "version": 3,
+        "label": {"column": "y"},
+        "dense": [{"columns": ["user.id"]}],
+        "category": [
+            {"columns": ["user.at.city"]},
+            {"columns": ["items.id"], "kind": "int", "list": True, "weights": "items.n"},
+        ],
+    }
+    expected = samples([tmp_path / "log.jsonl"], tmp_path / "x.h5", tree)
+    columns = {*look([tmp_path / "log.jsonl"]).frame.columns}
+    for name in ("log.parquet", "log.arrow"):
+        assert samples([tmp_path / name], tmp_path / "x.h5", tree) == expected
+        assert {*look([tmp_path / name]).frame.columns} == columns
+        log = RawLog((index_of(tmp_path / name, table_schema(tree), "fail"),), table_schema(tree))
+        assert log.open().take(np.arange(3)).features["items.id"].lengths.tolist() == [2, 0, 0]
+
+
+def test_bytes_that_are_texts_are_looked_at_as_texts(tmp_path):
+    log = tmp_path / "log.parquet"
+    texts = {"y": [0, 1], "site": ["ä", None], "tags": [["a"], ["b", "c"]]}
+    types = {"site": pl.Binary, "tags": pl.List(pl.Binary)}
+    frame = pl.DataFrame(texts).cast(types).with_columns(key=pl.lit(b"\xff"))
+    frame.write_parquet(log)
+    looked = look([log]).frame
+    assert looked.drop("key").equals(pl.DataFrame(texts)) and looked["key"].dtype == pl.Binary
+
+
+def test_files_that_are_not_one_log_are_told_apart_by_what_differs(tmp_path):
+    for name, columns in (("dense", 13), ("labels", 1)):
+        np.save(tmp_path / f"{name}.npy", np.zeros((4, columns)))
+    with pytest.raises(DataError) as caught:
+        look([tmp_path])
+    assert str(caught.value).endswith(
+        "it lacks 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7', 'c8', 'c9', 'c10', 'c11', 'c12'; "
+        "arrays of the same rows are read from one archive: numpy.savez"
+    )
+
+
+def test_hdf5_of_other_programs_is_no_converted_data_set(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    log = tmp_path / "train.h5"
+    with h5py.File(log, "w") as file:
+        file["user"] = [1, 2]
+    with pytest.raises(DataError, match=r"not a neocpu dataset.*; write its columns to Parquet"):
+        look([log])

@@ -426,6 +426,12 @@ def test_a_header_that_names_a_column_twice_is_a_header(tmp_path):
     assert look([path]).frame.columns == ["c0", "c1", "c2", "c3"]
 
 
+def test_a_column_without_a_name_weighs_nothing(tmp_path):
+    path = tmp_path / "log.parquet"
+    pl.DataFrame({"y": [0, 1] * 9, "": [1, 2] * 9, "c": ["a", "b", "c"] * 6}).write_parquet(path)
+    assert roles_of(path)["left out"] == [""]
+
+
 def test_a_column_weighs_rows(csv, tmp_path):
     weights = [1 + i % 3 for i in range(ROWS)]
     path = tmp_path / "my log.csv"

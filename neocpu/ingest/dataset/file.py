@@ -34,7 +34,10 @@ DATASET = Kind(
     no_hdf5=(
         "{path}: not an HDF5 file; a raw log must be converted first: `neocpu data convert --help`"
     ),
-    foreign=("{path}: an HDF5 file, but not a neocpu dataset; make one with `neocpu data convert`"),
+    foreign=(
+        "{path}: an HDF5 file, but not a neocpu dataset, and no log that is read; write its "
+        "columns to Parquet, or its arrays with numpy.savez"
+    ),
     newer="{path}: dataset version {version}; this neocpu reads up to {newest}; upgrade",
 )
 CODES = ("uint32", "uint64")

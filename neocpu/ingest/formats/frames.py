@@ -22,6 +22,7 @@ from neocpu.core.types import Bytes, Elements
 from neocpu.ingest.formats.field_values import FALSE_WORDS, TRUE_WORDS, FieldKind
 from neocpu.ingest.formats.fields import I32, Fields, Items, Parsed, joined
 from neocpu.ingest.formats.mixed_types import series_of_several_types
+from neocpu.ingest.formats.nested import leaf_of, with_fields
 from neocpu.ingest.formats.schema import TIME_KINDS, Schema, as_called
 from neocpu.ingest.formats.text import TextParser
 from neocpu.tables.hdf5.walk import one_line
@@ -52,19 +53,7 @@ def as_frame(data: Any) -> pl.DataFrame:
     where polars hangs, after a fork.
     """
     check_fork(POLARS)
-    return _flat(_frame_of(data))
-
-
-def _flat(frame: pl.DataFrame) -> pl.DataFrame:
-    """A frame that also has the fields of its structs, as files of JSON name them: `user.id`."""
-    fields = [
-        pl.col(name).struct.field(inner.name).alias(f"{name}.{inner.name}")
-        for name, dtype in frame.schema.items()
-        if isinstance(dtype, pl.Struct)
-        for inner in dtype.fields
-        if f"{name}.{inner.name}" not in frame.columns
-    ]
-    return _flat(frame.with_columns(fields)) if fields else frame
+    return with_fields(_frame_of(data))
 
 
 def _frame_of(data: Any) -> pl.DataFrame:
@@ -366,11 +355,6 @@ class _Texts:
         """All texts, u8[n], never empty."""
         # A bytearray, as kernels are compiled for arrays that can be written.
         return np.frombuffer(bytearray(b"".join([*self._parts, b"\n"])), np.uint8)
-
-
-def leaf_of(dtype: pl.DataType) -> Any:
-    """The type of the items of a list, or the type itself."""
-    return dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
 
 
 def _fault_of(dtype: pl.DataType, is_list: bool) -> str:

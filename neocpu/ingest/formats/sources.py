@@ -75,7 +75,8 @@ def open_source(path: Path, schema: Schema) -> Source:
     """
     if kind_of(path) == "hdf5":
         raise DataError(
-            f"{path}: already an HDF5 file; train on it, or look at it with `neocpu data show`"
+            f"{path}: already an HDF5 file; train on it, or look at it with `neocpu data show`; of "
+            "one that another program wrote write the columns to Parquet"
         )
     keys = folder_keys(path)
     file = frames_of(path, schema)

@@ -16,11 +16,13 @@ import polars as pl
 
 from neocpu.core.errors import DataError, listed
 from neocpu.core.forks import POLARS, check_fork
+from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import CATEGORIES, DENSE, criteo_schema
 from neocpu.ingest.formats.files.folders import all_files, folder_keys
 from neocpu.ingest.formats.files.frame_file import Hint, open_frames
 from neocpu.ingest.formats.files.kinds import KINDS, RECORDS, SPARSE, kind_of
+from neocpu.ingest.formats.nested import with_texts
 from neocpu.ingest.formats.readers import UNIT, comments, first_block, require_text, text_blocks
 from neocpu.ingest.formats.schema import as_called
 from neocpu.tables.hdf5.walk import one_line
@@ -37,6 +39,8 @@ from neocpu.train.advice.dialect import (
     without_comments,
 )
 
+SHOWN = 12  # columns in a message
+ONE_ARCHIVE = "; arrays of the same rows are read from one archive: numpy.savez"
 LOOKED_AT = 512 << 20  # bytes of text that are looked at, of all files together
 ROWS_AT = 4_000_000  # rows of files that are no text
 GUESSED_FROM = 200  # lines that delimiter, quotes and header are guessed from
@@ -97,6 +101,7 @@ def look(paths: Sequence[str | Path], looked_at: int = LOOKED_AT, rows_at: int =
     kinds = list(dict.fromkeys(kind_of(path) for path in files))
     if "hdf5" in kinds:
         converted = next(path for path in files if kind_of(path) == "hdf5")
+        Dataset(converted)  # one of another program is told as that
         raise DataError(
             f"{converted}: a converted dataset has no names and kinds of its log's columns left; "
             "give the raw log"
@@ -158,7 +163,7 @@ def _look_at_frames(files: Sequence[Path], rows_at: int) -> Log:
         raise DataError(f"{files[0]}: has no rows")
     if kind_of(files[0]) in RECORDS:  # rows, and so whole files, may lack columns
         parts = [pl.concat(parts, how="diagonal_relaxed")]
-    frame = _joined(files, parts)
+    frame = with_texts(_joined(files, parts))
     if not frame.height:
         raise DataError(f"{files[0]}: has no rows")
     kind = "avazu" if _is_avazu(frame.columns) else "table"
@@ -371,10 +376,19 @@ def _joined(files: Sequence[Path], frames: Sequence[pl.DataFrame]) -> pl.DataFra
     for path, frame in zip(files, frames):
         if sorted(frame.columns) != sorted(frames[0].columns):
             raise DataError(
-                f"{path}: its columns are not those of {files[0]}: {', '.join(frame.columns[:20])}"
+                f"{path}: its columns are not those of {files[0]}: {_difference(frame, frames[0])}"
+                f"{ONE_ARCHIVE if kind_of(path) == 'npy' else ''}"
             )
     try:
         ordered = [frame.select(frames[0].columns) for frame in frames]
         return pl.concat(ordered, how="vertical_relaxed")
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{files[0]} and the others differ in types: {one_line(error)}") from error
+
+
+def _difference(frame: pl.DataFrame, first: pl.DataFrame) -> str:
+    """Which columns a frame lacks that the first one has, and the other way round."""
+    lacking = [repr(name) for name in first.columns if name not in frame.columns]
+    more = [repr(name) for name in frame.columns if name not in first.columns]
+    parts = [("it lacks", lacking), ("only it has", more)]
+    return ", ".join(f"{words} {listed(names, SHOWN)}" for words, names in parts if names)

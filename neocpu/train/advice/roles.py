@@ -16,7 +16,7 @@ from neocpu.core.errors import ConfigError, listed
 from neocpu.ingest.formats.avazu import avazu_schema
 from neocpu.ingest.formats.criteo import DENSE, criteo_schema
 from neocpu.ingest.formats.files.frame_file import Hint
-from neocpu.ingest.formats.frames import leaf_of
+from neocpu.ingest.formats.nested import leaf_of
 from neocpu.train.advice.categories import (
     LARGEST_INTEGER,
     category,
@@ -147,7 +147,7 @@ def _column(guess: _Guess, name: str) -> LogColumn:
     """The role of a column that is not the label."""
     values = guess.log.frame[name]
     roles = guess.roles
-    if name == roles.weight:
+    if roles.weight and name == roles.weight:
         return LogColumn(name, "weight", why="how much each row counts in training")
     if name in roles.left_out:
         return LogColumn(name, "left out", why="as asked")

@@ -8,6 +8,7 @@ import polars as pl
 from neocpu.core.errors import DataError
 from neocpu.ingest.formats.files.columnar_probe import SLAB, scan, trouble
 from neocpu.ingest.formats.files.frame_file import ROWS, FrameRows, Hint, readable
+from neocpu.ingest.formats.nested import leaf_of, with_fields
 
 AHEAD = 1 << 16  # rows read at once where those of a block follow the block before
 
@@ -23,10 +24,12 @@ class Columnar:
         if why := trouble(path):
             raise DataError(f"{path}: not a readable file: {why}")
         self._frame = scan(path)
-        self.types: Mapping[str, pl.DataType] = dict(self._frame.collect_schema())
+        self.types: Mapping[str, pl.DataType] = dict(with_fields(self._frame).collect_schema())
         self.rows: int | None = int(self._frame.select(pl.len()).collect().item())
         self.hints: Mapping[str, Hint] = {}
-        self.offered = list(self.types)
+        self.offered = [
+            name for name, dtype in self.types.items() if not isinstance(leaf_of(dtype), pl.Struct)
+        ]
         self._ahead = (0, pl.DataFrame())  # rows that were read last, and the number of their first
 
     def rows_between(self, columns: Mapping[str, str], first: int, last: int) -> FrameRows:
@@ -41,7 +44,7 @@ class Columnar:
     def _slab(self, columns: Mapping[str, str], first: int, rows: int) -> pl.DataFrame:
         chosen = [pl.col(name).alias(alias) for alias, name in columns.items()]
         with readable(self.path, f"rows from {first + 1}"):
-            return self._frame.slice(first, rows).select(chosen).collect()
+            return with_fields(self._frame.slice(first, rows)).select(chosen).collect()
 
     def batches(self, columns: Mapping[str, str]) -> Iterator[FrameRows]:
         """The rows of columns: their names in the frames -> in the file."""
