@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -297,6 +299,74 @@ def test_an_address_reaches_the_store_as_it_is_written(
     for address in ("hdfs://nameservice/a.csv", "hdfs:///a.csv"):
         result = CliRunner().invoke(cli, command.replace("LOG", address).split())
         assert str(result.exception) == f"{address}: the store says: seen"
+
+
+class WebServer(BaseHTTPRequestHandler):
+    """Answers as servers do that send whole files only, are busy, or send one on."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+
+    def do_GET(self) -> None:
+        self.asked[self.path] += 1
+        status, head, body = 200, {}, ROWS
+        if self.path.startswith("/denied"):
+            status, body = 403, b""
+        elif self.path == "/signed.csv":
+            status, head, body = 302, {"Location": "/denied?X-Amz-Signature=hunter2"}, b""
+        elif self.path == "/busy.csv" and self.asked[self.path] < 4:
+            status, body = 503, b""
+        elif self.path == "/list/":
+            head = {"Content-Type": "text/html"}
+            body = b"".join(
+                b'<a href="%s">x</a>' % name for name in (b"../", b"?C=N;O=D", b"a.csv", b"b.csv")
+            )
+        elif self.path == "/links.csv":  # without a type it might be a page
+            body = b"label,item\n" + b'1,<a href="links.csv/x">\n' * 9
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **head}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def web(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(remote, "PAUSE", 0.0)
+    monkeypatch.setattr(remote, "BLOCK", 1000)
+    WebServer.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), WebServer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_servers_of_the_web_that_send_whole_files_or_are_busy(web: str) -> None:
+    for name in ("whole.csv", "busy.csv"):
+        (file,) = log_files(f"{web}/{name}")
+        assert file.read_bytes() == ROWS
+    assert WebServer.asked["/busy.csv"] > 3
+    (file,) = log_files(f"{web}/links.csv")
+    assert file.read_bytes().count(b"href") == 9, "it is a file whatever is in it"
+
+
+def test_a_listing_of_the_web_is_a_folder_without_its_ways_to_sort(web: str) -> None:
+    assert [file.name for file in log_files(f"{web}/list/")] == ["a.csv", "b.csv"]
+
+
+def test_a_refusal_does_not_say_what_lets_one_in(web: str) -> None:
+    with pytest.raises(DataError, match=r"signed\.csv: the store says: 403") as caught:
+        log_files(f"{web}/signed.csv")
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,7 @@ UNKNOWN = {
     "viewfs": "write hdfs://",
 }
 BLOCK = 8 << 20  # bytes asked for at a time
+BUSY = (429, 500, 502, 503, 504)  # answers of a server that may give another one later
 TRIES = 5  # in a row without a byte
 PAUSE = 0.5  # seconds before the second try; each later one waits twice as long
 NEWS = 10.0  # seconds between lines of progress
@@ -130,14 +131,19 @@ def _meaning(address: str, error: Exception) -> str:
                 f"{address}: its copy cannot be kept in {cache_folder()}: {error.strerror}; "
                 f"{FOLDER} names another folder"
             )
-    if isinstance(error, FileNotFoundError):
+    # fsspec's HTTP has one error for all answers to its first question
+    if isinstance(error, FileNotFoundError) and _status_of(error) in (0, 404, 410):
         return f"{address}: no such file in the store"
     if isinstance(error, PermissionError):
         return (
             f"{address}: access denied; fsspec reads credentials from the environment and from "
             "~/.config/fsspec"
         )
+    if _status_of(error):
+        error = error.__cause__ if isinstance(error.__cause__, Exception) else error
     text = (str(error) or type(error).__name__).splitlines()[0]
+    # where a server sent us on to, with what lets its holder in
+    text = re.sub(r", url=.*", "", text)
     advice = UNKNOWN.get(address.partition(":")[0], "")
     return f"{address}: the store says: {text}{advice and '; '}{advice}"
 
@@ -151,10 +157,12 @@ def _files(store: Any, name: str, is_log: Callable[[Path], bool]) -> list[str]:
         tops = [top for top in fitting if is_log(Path(Path(top).name))] or fitting
     files = []
     for top in tops:
-        if not store.isdir(top):
+        if not _is_folder(store, top):
             files.append(top)
             continue
         below = store.find(top)
+        if _is_web(store):  # the links of a listing by which it is sorted
+            below = [file for file in below if "?" not in file]
         # a store may have an object beside a folder of its name, by which tools mark the folder
         folders = {str(folder) for file in below for folder in PurePosixPath(file).parents}
         below = [file for file in below if not file.endswith("/") and file not in folders]
@@ -164,9 +172,32 @@ def _files(store: Any, name: str, is_log: Callable[[Path], bool]) -> list[str]:
     return files
 
 
+def _is_web(store: Any) -> bool:
+    return "http" in store.protocol
+
+
+def _is_folder(store: Any, name: str) -> bool:
+    """Does a name stand for all files below it?
+
+    On the web it ends with a slash: fsspec would read a whole file to look for links in it.
+    """
+    return name.endswith("/") if _is_web(store) else bool(store.isdir(name))
+
+
+def _status_of(error: Exception) -> int:
+    """The status of HTTP by which a server refused; 0: it is another error."""
+    return int(getattr(error, "status", 0) or getattr(error.__cause__, "status", 0) or 0)
+
+
+def _is_final(error: Exception) -> bool:
+    """Would asking again have the same answer?"""
+    refused = isinstance(error, FileNotFoundError | PermissionError | NeocpuError)
+    return refused and _status_of(error) not in BUSY
+
+
 def _copy(store: Any, name: str, address: str) -> Path:
     """The copy of one file, fetched where there is none or it has changed."""
-    facts = store.info(name)
+    facts = _facts(store, name)
     mark = json.dumps({key: str(facts[key]) for key in MARKS if facts.get(key) is not None})
     path = copy_path(address, store.unstrip_protocol(name))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -188,6 +219,18 @@ def _copy(store: Any, name: str, address: str) -> Path:
         note.write_text(mark)
         use(path)
     return path
+
+
+def _facts(store: Any, name: str) -> dict[str, Any]:
+    """What a store says of a file; one that has too much to do is asked again."""
+    for tries in range(1, TRIES):
+        try:
+            return dict(store.info(name))
+        except Exception as error:
+            if _status_of(error) not in BUSY:
+                raise
+            time.sleep(PAUSE * 2**tries)
+    return dict(store.info(name))
 
 
 def copy_path(address: str, full_name: str) -> Path:
@@ -222,16 +265,20 @@ def transfer(
         begun.write_text(mark)
     moved = moved or printed(f"fetching {name}", size)
     tries = 0
+    size_asked = BLOCK
     with open(part, "ab") as target:
         while size is None or target.tell() < size:
             before = target.tell()
             try:
-                for block in _blocks(store, name, before):
+                for block in _blocks(store, name, before, size_asked):
                     target.write(block)
                     moved(target.tell())
-            except (FileNotFoundError, PermissionError, NeocpuError):
-                raise
-            except Exception:  # of a connection: what has come is kept
+            except Exception as error:  # of a connection: what has come is kept
+                if _is_final(error):
+                    raise
+                if isinstance(error, ValueError) and size_asked:
+                    size_asked = 0  # of fsspec's HTTP: the server has no parts of files
+                    continue
                 tries = 0 if target.tell() > before else tries + 1
                 if tries >= TRIES:
                     raise
@@ -259,15 +306,17 @@ def printed(what: str, size: int | None) -> Callable[[int], None]:
     return moved
 
 
-def _blocks(store: Any, name: str, start: int) -> Iterator[bytes]:
-    """The bytes of a file from `start` on."""
-    with store.open(name, "rb", block_size=BLOCK) as source:
-        if start and source.seekable():
+def _blocks(store: Any, name: str, start: int, size: int) -> Iterator[bytes]:
+    """The bytes of a file from `start` on.
+
+    size : bytes asked for at a time; 0: the whole file is sent, of which the start is left out.
+    """
+    with store.open(name, "rb", block_size=size) as source:
+        if start and size:
             source.seek(start)
-        else:  # a server that only sends whole files
-            left = start
-            while left and (block := source.read(min(left, BLOCK))):
-                left -= len(block)
+        left = 0 if size else start
+        while left and (block := source.read(min(left, BLOCK))):
+            left -= len(block)
         while block := source.read(BLOCK):
             yield block
 
