@@ -81,13 +81,9 @@ class ParityKeeper:
         """Memory for the rows of this rank. Collective. Raises TrainingError on all ranks."""
         others = [chunks for rank, chunks in self._of_rank.items() if rank != self._comm.rank]
         parity = max((int(chunks.starts[-1]) for chunks in others), default=0)
-        error: NeocpuError | None = None
         try:
-            self._file = LastingFile.create(self._path, self._facts, size, parity)
-        except NeocpuError as problem:
-            error = problem
-        try:
-            self._comm.agree(error)
+            with self._comm.agreeing():
+                self._file = LastingFile.create(self._path, self._facts, size, parity)
         except NeocpuError:
             self.close()
             raise
@@ -187,12 +183,8 @@ class ParityKeeper:
         on all ranks where there is no room.
         """
         assert self._file is not None
-        error: NeocpuError | None = None
-        try:
+        with self._comm.agreeing():
             self._file.reserve_notes(len(note) + NOTE_ROOM)
-        except NeocpuError as problem:
-            error = problem
-        self._comm.agree(error)
         self._records = RowRecords(rows)
         own = self._of_rank.get(self._comm.rank)
         if own is not None and own.words.tolist() != self._records.words:

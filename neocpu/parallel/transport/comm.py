@@ -9,7 +9,7 @@ nothing can stand.
     split                          the same verbs among some of the ranks
     queue                          the same ranks, with an order of calls of its own
     mail                           letters from one rank to another, in no common order
-    agree                          an error of one rank becomes the same error on all
+    agree, agreeing                an error of one rank becomes the same error on all
     on_first_rank                  so do what rank 0 returns, and its error
 
 Collectives move bytes and never add: MPI's own sums have no defined order (`docs/arithmetic.md`
@@ -20,8 +20,8 @@ link class (same rank, same node, other node).
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -235,19 +235,25 @@ class Comm(ABC):
         raised.spoken_by = speaker  # type: ignore[attr-defined]
         raise raised
 
+    @contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """A block in which a rank may raise a NeocpuError; behind it, all ranks do. Collective."""
+        error: errors.NeocpuError | None = None
+        try:
+            yield
+        # other errors are bugs, and the guard of this rank ends the job for all
+        except errors.NeocpuError as problem:
+            error = problem
+        self.agree(error)
+
     def on_first_rank(self, work: Callable[[], bytes]) -> bytes:
         """Do something on rank 0: what it returns, and a NeocpuError that it raises, is that of all
         ranks. Collective.
         """
-        error: errors.NeocpuError | None = None
         result = b""
-        if self.rank == 0:
-            try:
+        with self.agreeing():
+            if self.rank == 0:
                 result = work()
-            # other errors are bugs, and the guard of rank 0 ends the job for all
-            except errors.NeocpuError as problem:
-                error = problem
-        self.agree(error)
         return self.allgather_bytes(result)[0]
 
     # ---- where ranks are, and what was sent ----

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neocpu.core.errors import CheckpointError, ConfigError, DataError, NeocpuError
+from neocpu.core.errors import CheckpointError, ConfigError, DataError
 from neocpu.core.types import Elements, JsonObject, Tell, Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm
@@ -78,17 +78,12 @@ class Beginning:
         from neocpu.train.checkpoint.reading import CheckpointFile
         from neocpu.train.checkpoint.takeover import say, take_over
 
-        error: NeocpuError | None = None
-        try:
-            with CheckpointFile(self.source) as file:
-                # noted when the run was planned; the file may have been replaced since
-                if file.digest != self.config.training.init_digest:
-                    raise CheckpointError(f"{self.source}: became another file meanwhile")
-                names = splits.description()["dense"]
-                say(take_over(file, world, names), file, tell)
-        except NeocpuError as problem:
-            error = problem
-        world.comm.agree(error)
+        with world.comm.agreeing(), CheckpointFile(self.source) as file:
+            # noted when the run was planned; the file may have been replaced since
+            if file.digest != self.config.training.init_digest:
+                raise CheckpointError(f"{self.source}: became another file meanwhile")
+            names = splits.description()["dense"]
+            say(take_over(file, world, names), file, tell)
 
 
 def grow(known: Mapping[str, Elements], new: Mapping[str, Elements]) -> Vocabularies:
@@ -129,14 +124,10 @@ def begin(
     if not (config.training.init_from or online):
         return Beginning(config)
     path = newest(out, comm) if resume else None
-    error: NeocpuError | None = None
     beginning = Beginning(config)
-    try:
+    with comm.agreeing():
         if path is not None:
             beginning = _go_on(config, path)
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
     if path is not None or not config.training.init_from:
         return beginning
     from neocpu.train.checkpoint.folder import checkpoint_of
@@ -145,20 +136,16 @@ def begin(
     from neocpu.train.state.identity import with_numbers
 
     path = checkpoint_of(config.training.init_from, comm).resolve()
-    try:
-        with CheckpointFile(path) as file:
-            check(file, config)
-            noted = config.training.init_digest
-            if noted and noted != file.digest:
-                raise CheckpointError(
-                    f"{path}: has digest {file.digest}, but training.init_digest is {noted}; name "
-                    "that checkpoint, or leave the key out"
-                )
-            vocabularies = _vocabularies(file, config)
-            config = with_numbers(_with_notes(config, notes_of(file, config)), file.data())
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
+    with comm.agreeing(), CheckpointFile(path) as file:
+        check(file, config)
+        noted = config.training.init_digest
+        if noted and noted != file.digest:
+            raise CheckpointError(
+                f"{path}: has digest {file.digest}, but training.init_digest is {noted}; name "
+                "that checkpoint, or leave the key out"
+            )
+        vocabularies = _vocabularies(file, config)
+        config = with_numbers(_with_notes(config, notes_of(file, config)), file.data())
     return Beginning(config, path, vocabularies)
 
 

@@ -205,7 +205,6 @@ def open_paths(
 
     sources : raw or converted files of each split.
     """
-    error: NeocpuError | None = None
     converted_files: dict[str, list[str]] = {}
     opened: dict[str, Dataset] = {}
     if config.readers.count and "train" in sources:
@@ -217,8 +216,8 @@ def open_paths(
             opened["train"] = raw
             sources = {name: files for name, files in sources.items() if name != "train"}
     folders = copy_folders(comm, out)
-    if comm.rank == 0:
-        try:
+    with comm.agreeing():  # the others wait behind it for rank 0's conversion
+        if comm.rank == 0:
             with ended_by_signals(signal.SIGUSR1, signal.SIGUSR2):
                 check_disk(config, sources, folders, tell)
                 # valid and test take the numbers that the schema fits from the train data
@@ -228,16 +227,12 @@ def open_paths(
                     converted_files[name] = [str(path) for path in files]
                     if name == first_train(sources):
                         fitted = files[0]
-        except NeocpuError as problem:
-            error = problem
-    comm.agree(error)  # the others wait here for rank 0's conversion
     readable = json.loads(comm.allgather_bytes(json.dumps(converted_files).encode())[0])
     if comm.size > 1:
         from neocpu.parallel.transport.host_files import on_every_host
 
         readable = on_every_host(comm, readable, out)
-    datasets: dict[str, Dataset] = {}
-    try:
+    with comm.agreeing():
         label = config.data.label
         further_labels = more_labels(config)
         datasets = opened | {
@@ -247,9 +242,6 @@ def open_paths(
         if comm.rank == 0:
             # it may read whole columns, so one rank does it for all
             _check_labels(config, datasets)
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
     refuse_different(comm, datasets)
     for name in sources:
         datasets[name].sources = sources[name]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from neocpu.core.errors import ConfigError, DataError, NeocpuError
+from neocpu.core.errors import ConfigError, DataError
 from neocpu.core.types import Tell
 from neocpu.ingest.copy_cache import FOLDER
 from neocpu.ingest.dataset.convert import schema_of
@@ -74,16 +74,12 @@ def open_raw_train(
     if kept:
         schema = replace(schema, encoding="")  # all files are UTF-8 by now
     files = _counted(comm, paths, counting, schema, config.data.on_error)
-    error: NeocpuError | None = None
     dataset: RawDataset | None = None
-    try:
+    with comm.agreeing():
         on_error = config.data.on_error
         log = RawLog(files, schema, on_error, config.data.label, tuple(labels), streamed)
         dataset = ComingDataset(log, coming) if streamed else RawDataset(log)
         _refuse_order(config, dataset)
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
     if len(counting) < comm.size and dataset is not None:
         seen = comm.on_first_rank(lambda: fingerprint(dataset).encode()).decode()
         dataset.fingerprint = "" if comm.rank in counting else seen
@@ -97,15 +93,11 @@ def _counted(
     comm: Comm, paths: Sequence[Path], counting: Sequence[int], schema: Schema, on_error: str
 ) -> tuple[FileIndex, ...]:
     """The counts of all files, of which each of the ranks `counting` counts some. Collective."""
-    error: NeocpuError | None = None
     counted: list[FileIndex] = []
-    try:
+    with comm.agreeing():
         if comm.rank in counting:
             share = paths[counting.index(comm.rank) :: len(counting)]
             counted = [index_of(path, schema, on_error) for path in share]
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
     return _of_all(comm, counted, counting, len(paths))
 
 

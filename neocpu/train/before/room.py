@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neocpu.core.cores import private_bytes
-from neocpu.core.errors import NeocpuError, StorageError, TrainingError
+from neocpu.core.errors import StorageError, TrainingError
 from neocpu.core.types import Tell
 from neocpu.kernels.compile.cache import cannot_write
 from neocpu.parallel.sharding.plan import Plan, shard_bytes
@@ -82,18 +82,12 @@ def check_room(run: PlannedRun, comm: Comm, tell: Tell) -> bool:
     Raises TrainingError on all ranks where the run cannot fit; `tell` is given a line where it may
     not fit.
     """
-    error: NeocpuError | None = None
-    huge = False
-    warning = ""
     hosts = comm.hosts()
     host_ranks = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
-    try:
+    with comm.agreeing():
         huge, warning = _check_memory(run, comm.rank, len(host_ranks))
         if comm.rank == 0:
             _check_disks(run, comm.size, tell)
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
     if comm.rank == 0 and (text := beyond_home(run, host_ranks)):
         tell(text)
     # rank 0 alone can tell, and it may be another host that is short
@@ -283,17 +277,15 @@ def remove_row_files(out: Path, comm: Comm) -> None:
 
     Raises StorageError on all ranks where a file is in use or cannot be removed.
     """
-    error: NeocpuError | None = None
     folder = row_folder(out)
-    try:
-        if comm.rank == 0:
-            # each rank replaces its own, but there may have been more ranks
-            for path in folder.glob("rank-*.h5"):
-                from neocpu.tables.storage.row_tools import remove
+    with comm.agreeing():
+        try:
+            if comm.rank == 0:
+                # each rank replaces its own, but there may have been more ranks
+                for path in folder.glob("rank-*.h5"):
+                    from neocpu.tables.storage.row_tools import remove
 
-                remove(path)
-    except StorageError as problem:
-        error = problem
-    except OSError as problem:
-        error = StorageError(f"{folder}: cannot be cleared: {problem.strerror}; remove it")
-    comm.agree(error)
+                    remove(path)
+        except OSError as problem:
+            reason = problem.strerror
+            raise StorageError(f"{folder}: cannot be cleared: {reason}; remove it") from problem

@@ -51,13 +51,9 @@ class Candidates:
         self._tell = tell
         self._refused: list[str] = []
         self._left: list[Path] = []
-        error: CheckpointError | None = None
-        if comm.rank == 0:
-            try:
+        with comm.agreeing():
+            if comm.rank == 0:
                 self._left = checkpoints(out)
-            except CheckpointError as problem:
-                error = problem
-        comm.agree(error)
 
     def next(self) -> Path | None:
         """The next one that can be opened; None where there are none at all.
@@ -67,7 +63,6 @@ class Candidates:
         from neocpu.train.checkpoint.reading import CheckpointFile
 
         newest = ""
-        error: CheckpointError | None = None
         while self._left and not newest:  # on rank 0
             path = self._left.pop()
             try:
@@ -75,13 +70,13 @@ class Candidates:
                     newest = str(path.resolve())
             except CheckpointError as problem:
                 self.refuse(path, str(problem))
-        if self._comm.rank == 0 and not newest and self._refused:
-            error = CheckpointError(
-                f"{self._out} has checkpoints, but none that can be used, and a run from step 0 "
-                f"would overwrite them: {'; '.join(self._refused)}. Choose another --out, upgrade "
-                "neocpu if they are newer, or remove them"
-            )
-        self._comm.agree(error)
+        with self._comm.agreeing():
+            if self._comm.rank == 0 and not newest and self._refused:
+                raise CheckpointError(
+                    f"{self._out} has checkpoints, but none that can be used, and a run from step "
+                    f"0 would overwrite them: {'; '.join(self._refused)}. Choose another --out, "
+                    "upgrade neocpu if they are newer, or remove them"
+                )
         newest = self._comm.allgather_bytes(newest.encode())[0].decode()
         return Path(newest) if newest else None
 

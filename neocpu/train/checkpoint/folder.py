@@ -169,6 +169,15 @@ def failed(path: Path, error: OSError) -> CheckpointError:
     )
 
 
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """A block in which a checkpoint is written: its OSError is told as `failed`."""
+    try:
+        yield
+    except OSError as error:
+        raise failed(path, error) from error
+
+
 @dataclass
 class Elsewhere:
     """What ranks write of a file on disks of hosts that do not see rank 0's.
@@ -196,12 +205,8 @@ class Elsewhere:
             return
         from neocpu.parallel.transport.host_files import collect
 
-        error: CheckpointError | None = None
-        try:
+        with comm.agreeing(), explained(path):
             collect(comm, partial, self.extents if self.here else {})
-        except OSError as problem:
-            error = failed(path, problem)
-        comm.agree(error)
         if self.here:
             partial.unlink(missing_ok=True)
 
@@ -209,13 +214,11 @@ class Elsewhere:
 def on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> bytes:
     """Do something on rank 0; what it returns, and its error, is that of all ranks."""
 
-    def explained() -> bytes:
-        try:
+    def done() -> bytes:
+        with explained(path):
             return work() or b""
-        except OSError as error:
-            raise failed(path, error) from error
 
-    return comm.on_first_rank(explained)
+    return comm.on_first_rank(done)
 
 
 def write_note(out: Path, note: Tree) -> None:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neocpu.core.errors import CheckpointError
 from neocpu.core.types import Elements, Ints, JsonObject, Tree
 from neocpu.tables.hdf5.draft import Image
 from neocpu.train.checkpoint.folder import FOLDER, Bases, Elsewhere, failed, on_first_rank, publish
@@ -147,20 +146,15 @@ class Saver:
             return
         from neocpu.train.checkpoint.reading import CheckpointFile
 
-        error: CheckpointError | None = None
-        try:
-            with CheckpointFile(path) as file:
-                chain = len(file.links) - 1
-                if file.quantized:
-                    return  # rounding its rows once more may give others
-                self._newest = _Newest(
-                    path.name, file.step, file.digest, file.index, chain, file.changes
-                )
-                if file.vocabularies():
-                    self._newest = replace(self._newest, words=file.data()["vocabularies"])
-        except CheckpointError as problem:
-            error = problem
-        self.comm.agree(error)
+        with self.comm.agreeing(), CheckpointFile(path) as file:
+            chain = len(file.links) - 1
+            if file.quantized:
+                return  # rounding its rows once more may give others
+            self._newest = _Newest(
+                path.name, file.step, file.digest, file.index, chain, file.changes
+            )
+            if file.vocabularies():
+                self._newest = replace(self._newest, words=file.data()["vocabularies"])
 
     def save(self, step: int, last: bool = False) -> str:
         """Take a snapshot of the state after `step` steps, and write it, or begin to.

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from neocpu.core.errors import DataError, NeocpuError
+from neocpu.core.errors import DataError
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.kernels.records import SparseLines
 from neocpu.parallel.transport.comm import Comm, SingleComm
@@ -192,14 +192,8 @@ def _fitting(
     samples: FitSamples, columns: DesignColumns, keys: FitKeys, labels: LabelMap, comm: Comm
 ) -> Fitting:
     """The problem of some samples."""
-    error: NeocpuError | None = None
-    design: DesignMatrix | None = None
-    try:
+    with comm.agreeing():
         design = columns.design(samples, labels)
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
-    assert design is not None
     model = model_of(keys, columns.width, labels)
     assert not isinstance(keys.l2, str)
     goal = Goal(keys.l2 / samples.count, keys.tolerance, keys.pairs)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import ConfigError, DataError, NeocpuError, TrainingError, listed
+from neocpu.core.errors import ConfigError, DataError, TrainingError, listed
 from neocpu.core.floats import keep_subnormals
 from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset.dataset import Dataset
@@ -311,8 +311,7 @@ def known_labels(fitted: FittedModel, data: Dataset, comm: Comm) -> NDArray[np.f
     that training did not have. Collective.
     """
     labels = np.empty(0, np.float32)
-    error: NeocpuError | None = None
-    try:
+    with comm.agreeing():
         if not data.labelled:
             raise DataError(f"{data.name}: has no labels; `neocpu predict` scores it")
         fitted.labels.check(data)
@@ -321,9 +320,6 @@ def known_labels(fitted: FittedModel, data: Dataset, comm: Comm) -> NDArray[np.f
         if fitted.labels.classes or not softmax:
             numbers = fitted.labels.of(labels, data)
             labels = labels if softmax else numbers.astype(np.float32)
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
     return labels
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from neocpu.core.errors import NeocpuError, TrainingError
+from neocpu.core.errors import TrainingError
 from neocpu.core.types import JsonObject
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.storage.lock import UNSUPPORTED, claim, holder
@@ -93,21 +93,10 @@ class RunLock:
         self._exclusive: Path | None = None  # file whose existence is the lock
 
     def __enter__(self) -> Self:
-        error: NeocpuError | None = None
-        if self.comm.rank == 0:
-            try:
-                self._take()
-                self._refuse_results()
-                self._remove_leftovers()
-            except (OSError, ValueError) as problem:  # ValueError: a NUL character in the name
-                reason = problem.strerror if isinstance(problem, OSError) else problem
-                error = TrainingError(
-                    f"{self.out}: cannot be used for results: {reason}; choose another --out"
-                )
-            except NeocpuError as problem:
-                error = problem
         try:
-            self.comm.agree(error)
+            with self.comm.agreeing():
+                if self.comm.rank == 0:
+                    self._begin()
         except BaseException:
             self._release()
             raise
@@ -139,6 +128,18 @@ class RunLock:
         self._release()
         self._take()
         return f"{self.out} was {where} while the run writes to it, and is made again"
+
+    def _begin(self) -> None:
+        """Lock the folder, if it is fit for a run, and clear it of what killed runs left."""
+        try:
+            self._take()
+            self._refuse_results()
+            self._remove_leftovers()
+        except (OSError, ValueError) as problem:  # ValueError: a NUL character in the name
+            reason = problem.strerror if isinstance(problem, OSError) else problem
+            raise TrainingError(
+                f"{self.out}: cannot be used for results: {reason}; choose another --out"
+            ) from problem
 
     def _had(self, name: str | bytes | int | None) -> bool:
         """Whether a file is in this folder, or the folder itself."""

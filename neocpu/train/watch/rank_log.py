@@ -115,15 +115,11 @@ def rank_log(folder: Path, comm: Comm) -> Iterator[RankLog]:
 
     Raises EnvironmentProblem, on every rank, where one cannot write its log.
     """
-    error = None
     log = None
     try:
-        log = RankLog(folder, comm.rank, comm.size)
-    except EnvironmentProblem as problem:
-        error = problem
-    try:
         # one rank without a log would train while the others stop
-        comm.agree(error)
+        with comm.agreeing():
+            log = RankLog(folder, comm.rank, comm.size)
         assert log is not None
         with log.watching():
             yield log
