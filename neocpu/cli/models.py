@@ -6,6 +6,7 @@ import click
 
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core import presets
+from neocpu.core.errors import told_as
 from neocpu.core.paths import moved
 from neocpu.core.units import count_text
 from neocpu.train.config import config as configs
@@ -42,11 +43,9 @@ def models(name: str | None, out: Path | None, force: bool) -> None:
     if not out:
         click.echo(config.text, nl=False)
         return
-    try:
+    with told_as(click.UsageError, out):
         # Paths in a config are relative to its file.
         out.write_text(moved(config.text, config.folder, out.parent), encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"{out}: cannot be written: {error.strerror}") from error
     click.echo(f"the model {name} is in {out}; paths in it are relative to that file", err=True)
 
 

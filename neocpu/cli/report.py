@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from neocpu.cli.screen.targets import check_target, force_option
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, told_as
 from neocpu.core.targets import refuse_sources
 
 if TYPE_CHECKING:
@@ -48,10 +48,8 @@ def report(folders: tuple[Path, ...], out: Path, force: bool, baseline: bool) ->
     if baseline:
         add_baselines(runs)
     text = page(runs)
-    try:
+    with told_as(DataError, out):
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written: {error.strerror}") from error
     for run in runs:
         for problem in run.problems:
             click.echo(f"{run.name}: {problem}", err=True)

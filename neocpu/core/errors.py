@@ -7,7 +7,8 @@ Anything else is a bug and keeps its traceback.
 
 import errno
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 # errors of the system that are no bugs, and what helps
@@ -32,6 +33,17 @@ class NeocpuError(Exception):
     """Base of all errors with a message meant for users."""
 
     exit_status = 1
+
+
+@contextmanager
+def told_as(
+    kind: type[Exception], path: object, fault: str = "cannot be written"
+) -> Iterator[None]:
+    """A block whose errors of the system are told as one for users: PATH: FAULT: the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path}: {fault}: {error.strerror or error}") from error
 
 
 class ConfigError(NeocpuError):

@@ -32,7 +32,7 @@ from typing import Self
 import numpy as np
 
 from neocpu import __version__
-from neocpu.core.errors import OracleError
+from neocpu.core.errors import OracleError, told_as
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.operator import Case, Field, Truth, Value
 from neocpu.oracle.suite import (
@@ -274,10 +274,8 @@ class FlatSuite(Mapping[str, Question]):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        try:
+        with told_as(OracleError, path, "cannot be read"):
             data = self.path.read_bytes()
-        except OSError as error:
-            raise OracleError(f"{path}: cannot be read: {error.strerror}") from error
         cases = self._check(data)
         try:
             cursor = _Cursor(memoryview(data), HEADER.size)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.core.errors import ConfigError, DataError
+from neocpu.core.errors import ConfigError, DataError, told_as
 from neocpu.core.targets import refuse_sources
 from neocpu.core.types import Elements, Floats
 from neocpu.ingest.dataset.cluster import ClusteringWriter
@@ -250,10 +250,8 @@ def _unchanged(path: Path, blocks: Iterator[RowBlock]) -> Iterator[RowBlock]:
 
 def _size(path: Path) -> int:
     """Bytes of a source, which may be gone by now."""
-    try:
+    with told_as(DataError, path, "cannot be read"):
         return path.stat().st_size
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _keep_counts(

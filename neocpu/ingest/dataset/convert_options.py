@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, told_as
 from neocpu.core.types import Tree
 from neocpu.ingest.dataset_layout import VERSION
 
@@ -97,7 +97,5 @@ class ConvertOptions:
 
 def _bytes_of(path: Path) -> bytes:
     """The bytes of a file that an option names."""
-    try:
+    with told_as(ConfigError, path, "cannot be read"):
         return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

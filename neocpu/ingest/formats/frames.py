@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import polars as pl
 
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, told_as
 from neocpu.core.forks import POLARS, check_fork
 from neocpu.core.targets import whole_file
 from neocpu.core.types import Bytes, Elements
@@ -117,15 +117,13 @@ def write_frame(frame: pl.DataFrame, target: Path) -> None:
 
     Raises DataError where it cannot be written.
     """
-    try:
+    with told_as(DataError, target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(target) as draft:
             if target.suffix == ".parquet":
                 frame.write_parquet(draft)
             else:
                 frame.write_csv(draft)
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error.strerror}") from error
 
 
 def parse_frame(frame: pl.DataFrame, schema: Schema) -> Parsed:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, told_as
 from neocpu.core.types import Bytes
 from neocpu.ingest.formats.files.streams import as_utf8, byte_stream
 from neocpu.ingest.read_ahead import read_ahead
@@ -49,12 +49,9 @@ def lines_between(path: Path, first: int, last: int) -> Bytes:
     """Bytes [first, last) of a file, u8[n], which are complete lines. Raises DataError if it has
     fewer.
     """
-    try:
-        with open(path, "rb") as file:
-            file.seek(first)
-            text = file.read(last - first)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    with told_as(DataError, path, "cannot be read"), open(path, "rb") as file:
+        file.seek(first)
+        text = file.read(last - first)
     if len(text) < last - first:
         raise DataError(f"{path}: is shorter than it was; was it written anew while it was read?")
     return np.frombuffer(bytearray(text if text.endswith(b"\n") else text + b"\n"), np.uint8)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, told_as
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.raw import RawDataset, RawLog
 from neocpu.ingest.formats.files.folders import is_log
@@ -69,10 +69,8 @@ class Folder:
         raise DataError(f"{self.path}: no file came")
 
     def _present(self) -> list[Path]:
-        try:
+        with told_as(DataError, self.path, "cannot be read"):
             files = sorted(path for path in self.path.iterdir() if path.is_file())
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be read: {error.strerror}") from error
         return [file for file in files if is_log(Path(file.name)) and file.name != self.end]
 
     def forget(self, file: Path) -> None:
@@ -155,11 +153,9 @@ class Stdin:
 
     def _write(self, line: int, text: bytes) -> Path:
         path = self._folder / f"from-line-{line:012}.log"
-        try:
+        with told_as(DataError, path, "stdin cannot be kept there"):
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
-        except OSError as error:
-            raise DataError(f"{path}: stdin cannot be kept there: {error.strerror}") from error
         return path
 
     def forget(self, file: Path) -> None:

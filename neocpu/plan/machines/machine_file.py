@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.core import presets
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, told_as
 from neocpu.core.records import Limits, Reader, toml_tree
 from neocpu.core.targets import whole_file
 from neocpu.kernels.compile.trust import base_folder
@@ -271,19 +271,14 @@ def _literal(value: str | float | tuple[float, ...]) -> str:
 
 def check_writable(path: Path) -> None:
     """Raise ConfigError if a file of this name could not be written, before it is worth a lot."""
-    try:
+    with told_as(ConfigError, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def save(path: Path, content: str | bytes) -> None:
     """Write a machine's file so that readers see all of it or nothing. Raises ConfigError."""
     check_writable(path)
-    try:
-        with whole_file(path) as draft:
-            draft.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    with told_as(ConfigError, path), whole_file(path) as draft:
+        draft.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))

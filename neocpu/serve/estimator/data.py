@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from neocpu.core.errors import DataError, listed
+from neocpu.core.errors import DataError, listed, told_as
 from neocpu.core.types import Elements
 from neocpu.ingest.formats.frames import as_frame
 from neocpu.train.advice.roles import is_code
@@ -46,10 +46,8 @@ class LabelledFrame:
                     "needs one"
                 )
         series = [pl.Series(name, values) for name, _, values in columns]
-        try:
+        with told_as(DataError, path):
             self.features.with_columns(series).write_parquet(path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def feature_frame(data: object) -> pl.DataFrame:

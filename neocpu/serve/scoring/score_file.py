@@ -12,14 +12,14 @@ A file gets its name once it is complete.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, told_as
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,7 +65,7 @@ class ScoreFile:
         self._partial = path.with_name(f".{path.name}.partial")
         # long CSV files are written as predictions come
         self._streams = keys is None and path.suffix not in (".parquet", ".npy")
-        with self._explained():
+        with told_as(DataError, self.path):
             # open until `finish` or `discard`: batches come one by one
             self._file = open(self._partial, "wb")  # noqa: SIM115
             if self._streams:
@@ -75,7 +75,7 @@ class ScoreFile:
         """Append predictions f32[n]; faults : why some of them have none, by row from 0."""
         faults = faults or {}
         if self._streams:
-            with self._explained():
+            with told_as(DataError, self.path):
                 self._file.write("".join(self._lines(predictions, faults)).encode())
         else:
             self._parts.append(predictions.copy())
@@ -102,7 +102,7 @@ class ScoreFile:
                 f"{self.path}: the data had {self._keys.height} rows with key columns, but then "
                 f"{self.rows}; did they change meanwhile?"
             )
-        with self._explained():
+        with told_as(DataError, self.path):
             if not self._streams:
                 self._write_all(self._named(np.concatenate(self._parts)))
             self._file.close()
@@ -135,14 +135,6 @@ class ScoreFile:
             pl.DataFrame(columns).write_parquet(self._file)
         else:
             pl.DataFrame(columns).write_csv(self._file)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn what a full disk raises into a DataError."""
-        try:
-            yield
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error
 
 
 def _quoted(text: str) -> str:

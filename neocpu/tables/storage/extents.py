@@ -35,7 +35,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from neocpu.core.errors import StorageError
+from neocpu.core.errors import StorageError, told_as
 from neocpu.core.types import Dtype, Ints
 from neocpu.tables.hdf5.disk import allocate, starts_like_hdf5
 from neocpu.tables.hdf5.walk import PROBLEMS, each_chunk, one_line
@@ -191,10 +191,8 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
 
     Raises StorageError for a file that is missing, foreign, newer, truncated or damaged.
     """
-    try:
+    with told_as(StorageError, path, "cannot be read"):
         foreign = not starts_like_hdf5(path)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
     if foreign:
         raise StorageError(f"{path}: not a file of rows (not an HDF5 file)")
     if handle is not None:

@@ -30,7 +30,7 @@ from typing import NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import StorageError, TrainingError
+from neocpu.core.errors import StorageError, TrainingError, told_as
 from neocpu.core.types import Bytes, Elements, Ints, JsonObject
 
 try:
@@ -114,10 +114,8 @@ class LastingFile:
 
         Raises StorageError where it is damaged, somebody else's, or in use.
         """
-        try:
+        with told_as(StorageError, path, "cannot be opened"):
             handle = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be opened: {error.strerror}") from error
         try:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid():

@@ -15,7 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from neocpu.core.errors import ConfigError, DataError, listed
+from neocpu.core.errors import ConfigError, DataError, listed, told_as
 from neocpu.core.paths import full_address, is_address
 from neocpu.core.presets import log_path
 from neocpu.core.records import toml_text
@@ -247,11 +247,9 @@ def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> Co
     # a log that ends with .toml would be overwritten by its config
     refuse_sources(target, (*data, *wishes.valid, *wishes.test))
     drafted = draft(data, target, wishes)
-    try:
+    with told_as(DataError, target):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(drafted.text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error.strerror}") from error
     return drafted
 
 

@@ -203,23 +203,17 @@ def load(
     """
     from neocpu.train.checkpoint.reading import CheckpointFile
 
-    error: CheckpointError | None = None
-    step = 0
-    quantized = unsound = ""
-    try:
-        with CheckpointFile(path) as file:
-            # what a faulty row does is free where nothing is trained
-            refuse_changes(file, world.config.header(), () if split else ("data.on_error",))
-            if data is not None:
-                refuse_other_data(file.path, file.data(), data, split)
+    with world.comm.agreeing(), CheckpointFile(path) as file:
+        # what a faulty row does is free where nothing is trained
+        refuse_changes(file, world.config.header(), () if split else ("data.on_error",))
+        if data is not None:
+            refuse_other_data(file.path, file.data(), data, split)
+        try:
             unsound = _load_dense(file, world) or _load_tables(file, world)
-            step = file.step
-            quantized = file.quantized
-    except CheckpointError as problem:
-        error = problem
-    except TrainingError as problem:  # a weight that the table's format does not have
-        error = CheckpointError(f"{path}: {problem}")
-    world.comm.agree(error)
+        except TrainingError as problem:  # a weight that the table's format does not have
+            raise CheckpointError(f"{path}: {problem}") from problem
+        step = file.step
+        quantized = file.quantized
     of_ranks = [text.decode() for text in world.comm.allgather_bytes(unsound.encode())]
     if text := next(filter(None, of_ranks), ""):
         warn(f"warning: {path.name}: {text}: predictions that need it will not be numbers")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import neocpu
-from neocpu.core.errors import ConfigError, TrainingError
+from neocpu.core.errors import ConfigError, TrainingError, told_as
 from neocpu.core.targets import nearest_existing
 from neocpu.core.types import JsonObject
 from neocpu.parallel.parity.keeper import ParityKeeper
@@ -51,10 +51,8 @@ def keeper_of(
 
     def begin() -> bytes:
         facts = {"token": secrets.token_hex(8), "key": key_of(out)}
-        try:
+        with told_as(TrainingError, record):
             record.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise TrainingError(f"{record}: cannot be written: {error.strerror}") from error
         return json.dumps(facts).encode()
 
     facts = json.loads(comm.on_first_rank(begin))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.core.errors import ConfigError, DataError, TrainingError, listed
+from neocpu.core.errors import ConfigError, DataError, TrainingError, listed, told_as
 from neocpu.core.floats import keep_subnormals
 from neocpu.core.types import JsonObject, Tell
 from neocpu.ingest.dataset.dataset import Dataset
@@ -220,12 +220,10 @@ class FitRun:
             "data": self._data,
             "weight": config.data.sample_weight,
         }
-        try:
+        with told_as(TrainingError, self.out):
             save(self.out / FILE, fit.fitted, fit.state, notes, done)
             lines = "".join(json.dumps(line) + "\n" for line in self._steps)
             (self.out / STEPS).write_text(lines, encoding="utf-8")
-        except OSError as error:
-            raise TrainingError(f"{self.out}: cannot be written: {error.strerror}") from error
 
     def _finish(self, fit: Fit, splits: Splits) -> JsonObject:
         """Measure, write and sum up."""

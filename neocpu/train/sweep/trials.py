@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from neocpu.core.errors import TrainingError
+from neocpu.core.errors import TrainingError, told_as
 from neocpu.core.records import toml_text
 from neocpu.core.types import JsonObject, Tree
 from neocpu.train.sweep.space import Point
@@ -126,13 +126,10 @@ class SweepFolder:
         """Write the state and the results. Raises TrainingError on a full disk."""
         trials = [asdict(trial) for trial in self.all]
         ranked = [{"trial": trial.name, **asdict(trial)} for trial in best_first(self.all)]
-        try:
+        with told_as(TrainingError, self.folder):
             write_json(self.folder / STATE, {"common": self._common, "trials": trials})
             write_json(self.folder / "results.json", ranked)
             (self.folder / "results.csv").write_text(as_csv(self.all), encoding="utf-8")
-        except OSError as error:
-            reason = error.strerror or error
-            raise TrainingError(f"{self.folder}: cannot be written: {reason}") from error
 
 
 def best_first(trials: Sequence[SweepTrial]) -> list[SweepTrial]:

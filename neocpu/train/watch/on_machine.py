@@ -23,13 +23,12 @@ def load_machine(name: str, comm: Comm) -> "Machine | None":
     from neocpu.plan.machines import machine_file
 
     machine = None
-    error = None
-    if comm.rank == 0:
+    with comm.agreeing():
         try:
-            machine = machine_file.load(name)
+            if comm.rank == 0:
+                machine = machine_file.load(name)
         except ConfigError as problem:
-            error = ConfigError(f"parallel.machine: {problem}")
-    comm.agree(error)
+            raise ConfigError(f"parallel.machine: {problem}") from problem
     return machine
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from neocpu.core.cores import available
-from neocpu.core.errors import EnvironmentProblem
+from neocpu.core.errors import EnvironmentProblem, told_as
 from neocpu.parallel.transport.comm import Comm
 
 FORMAT = "rank-{}.log"
@@ -32,13 +32,11 @@ class RankLog:
     def __init__(self, folder: Path, rank: int, ranks: int) -> None:
         self.path = folder / FORMAT.format(rank)
         self._last = time.perf_counter()
-        try:
+        with told_as(EnvironmentProblem, self.path):
             folder.mkdir(parents=True, exist_ok=True)
             # a descriptor, not a file object: nothing is buffered that a kill would lose
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._file: int | None = os.open(self.path, flags, 0o666)
-        except OSError as error:
-            raise EnvironmentProblem(f"{self.path}: cannot be written: {error.strerror}") from error
         cores = sorted(available())
         self.note(
             f"rank {rank} of {ranks}, process {os.getpid()} on {platform.node()}, "

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neocpu.core.errors import ConfigError
+from neocpu.core.errors import ConfigError, told_as
 from neocpu.core.targets import part_of, whole_file
 from neocpu.core.types import Doubles, JsonObject, Tell
 from neocpu.parallel.transport.comm import Comm
@@ -133,16 +133,11 @@ class RunTrace:
 
     def check_writable(self) -> None:
         """Raise ConfigError, on every rank, if the file cannot be written or has no room."""
-        error: ConfigError | None = None
-        if self.comm.rank == 0:
-            try:
-                # a run of days should not end with a trace that has no room
-                _claim(part_of(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
-            except OSError as problem:
-                reason = problem.strerror
-                error = ConfigError(f"--trace {self.path}: cannot be written: {reason}")
-        with uncounted(self.comm):
-            self.comm.agree(error)
+        with uncounted(self.comm), self.comm.agreeing():
+            if self.comm.rank == 0:
+                with told_as(ConfigError, f"--trace {self.path}"):
+                    # a run of days should not end with a trace that has no room
+                    _claim(part_of(self.path), self.comm.size * STEP_BYTES * 2 * self.kept)
 
     def start(self) -> None:
         """Spans are recorded from now on."""

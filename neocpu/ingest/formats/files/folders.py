@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from neocpu.core.errors import DataError
+from neocpu.core.errors import DataError, told_as
 from neocpu.core.paths import is_address
 
 # endings of what is no log; Hadoop marks folders of S3 by files, NVTabular writes a .pbtxt
@@ -83,10 +83,8 @@ def _found(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
     real = os.path.realpath(folder)
     if real in above:
         return
-    try:
+    with told_as(DataError, folder, "cannot be read"):
         entries = list(folder.iterdir())
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
     for path in entries:
         if path.is_dir():
             yield from _found(path, (*above, real))
