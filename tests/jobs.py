@@ -1,6 +1,4 @@
-"""How does a test start `neocpu train` as users do, end it as a power cut would, and wait for a job
-that may hang?
-"""
+"""How does a test run commands and programs: here, to an end, beside it, or until a power cut?"""
 
 import os
 import signal
@@ -8,8 +6,39 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from click.testing import CliRunner, Result
+
+from neocpu.cli import cli
 from neocpu.parallel.transport.launch import mpiexec_command
+
+
+def invoke(*words: object) -> Result:
+    """What a command of neocpu says in this process; what it raises is raised."""
+    return CliRunner().invoke(
+        cli, [*map(str, words)], catch_exceptions=False, standalone_mode=False
+    )
+
+
+def ran(words: Sequence[str | Path], **options: Any) -> "subprocess.CompletedProcess[str]":
+    """A program that has ended, and what it wrote; options : of `subprocess.run`."""
+    return subprocess.run(words, capture_output=True, text=True, **options)
+
+
+def started(
+    words: Sequence[str | Path], stderr: int = subprocess.PIPE, **options: Any
+) -> "subprocess.Popen[str]":
+    """A program that runs in a group of processes of its own; options : of `subprocess.Popen`."""
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
 
 
 def start(
@@ -25,15 +54,8 @@ def start(
     arguments = ["-m", "neocpu", command, str(config), *map(str, files), "--out", str(out)]
     arguments += [part for one in sets for part in ("--set", one)] + ["--resume"] * resume
     command, environment = mpiexec_command(ranks, arguments)
-    return subprocess.Popen(
-        command if ranks > 1 else command[3:],
-        env=environment | {"NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    environment |= {"NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    return started(command if ranks > 1 else command[3:], env=environment)
 
 
 def kill(job: "subprocess.Popen[str]") -> None:

@@ -4,7 +4,6 @@ They are called as their users call them. Needs the `peers` extra; tests import 
 it is installed.
 """
 
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 
 from neocpu.oracle.ops import OPERATORS
+from tests.jobs import ran
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -343,12 +343,7 @@ def row_wise_answers(questions: list[Any]) -> list[dict[str, np.ndarray]]:
         output_file = Path(folder) / "out.npz"
         np.savez(input_file, **inputs)
         script = Path(__file__).with_name("peer_row_wise.py")
-        process = subprocess.run(
-            [sys.executable, str(script), input_file, output_file],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        process = ran([sys.executable, str(script), input_file, output_file], timeout=300)
         assert process.returncode == 0, process.stderr
         with np.load(output_file) as outputs:
             return [{"out": outputs[str(n)]} for n in range(len(questions))]

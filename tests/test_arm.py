@@ -4,13 +4,13 @@ the promise, on an emulated aarch64 (`arm_room.py` makes the room).
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests import arm_room
+from tests.jobs import ran
 
 ROOM = os.environ.get("NEOCPU_ARM_ROOM", "")
 README = (arm_room.ROOT / "README.md").read_text()
@@ -66,7 +66,7 @@ def test_an_exported_suite_has_one_hash(room: Path, tmp_path: Path) -> None:
     """Also the exact values: powers and exponentials are ours, not the machine's libm's."""
     words = ["-m", "neocpu", "oracle", "export", "--quick", "--force"]
     here = [sys.executable, *words, str(tmp_path / "suite.h5")]
-    x86 = subprocess.run(here, cwd=arm_room.ROOT, capture_output=True, text=True, check=True)
+    x86 = ran(here, cwd=arm_room.ROOT, check=True)
     arm = arm_room.enter(room, ["python3", *words, "/tmp/suite.h5"], SECONDS)
     assert arm.stdout.splitlines()[-1:] == x86.stdout.splitlines()[-1:], arm.stderr
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from sealed_files import as_older
 from test_checkpoint import TABLE_WISE, make
 
 import neocpu
-from neocpu.cli.checkpoint import checkpoint as command
 from neocpu.core.errors import CheckpointError, ConfigError
 from neocpu.kernels.numbers.philox import uniform_rows
 from neocpu.parallel.transport.comm import SingleComm
@@ -23,6 +21,7 @@ from neocpu.train import checkpoint
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.tools import Difference, first_difference
 from neocpu.train.state.initial import initial_rows
+from tests.jobs import invoke
 
 
 @pytest.fixture
@@ -59,12 +58,6 @@ def changed(
     return folder / "checkpoints" / f"step-{step:08d}.h5"
 
 
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
-    )
-
-
 def test_diff_names_the_first_tensor_row_and_column(written: Path, tmp_path: Path) -> None:
     with CheckpointFile(written) as file:
         learnt = file.rows(file.number("tables/C3"))
@@ -81,11 +74,11 @@ def test_diff_names_the_first_tensor_row_and_column(written: Path, tmp_path: Pat
         6,
     )
     assert difference.values[1] == difference.values[0] + np.float32(1)
-    done = invoke("diff", written, changed_file)
+    done = invoke("checkpoint", "diff", written, changed_file)
     assert done.return_value == 1 and f"tables/C3 row {row}, weight column 6: " in done.output
-    same = invoke("diff", written, written)
+    same = invoke("checkpoint", "diff", written, written)
     assert same.return_value == 0 and same.output.startswith("equal: digest ")
-    folder = invoke("diff", written, written.parent.parent)
+    folder = invoke("checkpoint", "diff", written, written.parent.parent)
     assert folder.return_value == 0 and folder.output == same.output
 
 
@@ -94,7 +87,7 @@ def test_diff_of_a_row_that_only_one_has_learnt(written: Path, tmp_path: Path) -
         learnt = set(file.rows(file.number("tables/C4")).tolist())
     row = next(r for r in range(500_000, 10**6) if r not in learnt)
     changed_file = changed(tmp_path / "b", 3, [row], "sum", None, 2.0, step=6)
-    done = invoke("diff", written, changed_file)
+    done = invoke("checkpoint", "diff", written, changed_file)
     assert (
         done.output
         == f"step: 5 | 6\ntables/C4 row {row}, sum: 0.5 (0x3f000000) | 2.5 (0x40200000)\n"
@@ -105,7 +98,7 @@ def test_diff_of_a_dense_parameter(written: Path, tmp_path: Path) -> None:
     world = make(SingleComm(), TABLE_WISE)
     world.dense.state["exp_avg"][4 * 13 + 2] = 8.0  # of the first layer's bias
     checkpoint.save(tmp_path / "b", world, 5)
-    done = invoke("diff", written, checkpoint.checkpoints(tmp_path / "b")[0])
+    done = invoke("checkpoint", "diff", written, checkpoint.checkpoints(tmp_path / "b")[0])
     assert re.fullmatch(
         r"dense/\S+ row 2, exp_avg: \S+ \(.*\) \| 8\.0 \(0x41000000\)\n", done.output
     )
@@ -113,22 +106,22 @@ def test_diff_of_a_dense_parameter(written: Path, tmp_path: Path) -> None:
 
 def test_diff_says_what_changed_in_the_config(written: Path, tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "b", make(SingleComm(), TABLE_WISE, ("training.batch_size=8",)), 5)
-    done = invoke("diff", written, checkpoint.checkpoints(tmp_path / "b")[0])
+    done = invoke("checkpoint", "diff", written, checkpoint.checkpoints(tmp_path / "b")[0])
     assert done.output == "config training.batch_size: 2048 | 8\nall tensors are equal\n"
     checkpoint.save(tmp_path / "c", make(SingleComm(), TABLE_WISE, ("tables.C1.rows=9001",)), 5)
     with pytest.raises(
         CheckpointError, match=r"hold other tensors: tables/C1 with 9000 rows .* 9001 rows"
     ):
-        invoke("diff", written, checkpoint.checkpoints(tmp_path / "c")[0])
+        invoke("checkpoint", "diff", written, checkpoint.checkpoints(tmp_path / "c")[0])
 
 
 def test_digest_and_show(written: Path) -> None:
     with CheckpointFile(written) as file:
         expected = file.digest
         rows = file.rows(file.number("tables/C4")).size
-    assert invoke("digest", written).output == f"digest {expected}\n"
-    assert invoke("digest", written, written).output.count(expected) == 2
-    card = invoke("show", written).output
+    assert invoke("checkpoint", "digest", written).output == f"digest {expected}\n"
+    assert invoke("checkpoint", "digest", written, written).output.count(expected) == 2
+    card = invoke("checkpoint", "show", written).output
     for words in (
         "step 5",
         expected,
@@ -140,7 +133,7 @@ def test_digest_and_show(written: Path) -> None:
     with as_older(written) as file:
         file["tables/C4/sum"][3] += 1
     with pytest.raises(CheckpointError, match="tables/C4, block"):
-        invoke("digest", written)
+        invoke("checkpoint", "digest", written)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
@@ -167,8 +160,8 @@ def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
 @pytest.mark.parametrize("dense", [False, True])
 def test_exports_hold_the_same_arrays(written: Path, tmp_path: Path, dense: bool) -> None:
     flags = ["--dense"] * dense
-    invoke("arrays", written, tmp_path / "a.npz", *flags)
-    invoke("arrays", written, tmp_path / "a.safetensors", *flags)
+    invoke("checkpoint", "arrays", written, tmp_path / "a.npz", *flags)
+    invoke("checkpoint", "arrays", written, tmp_path / "a.safetensors", *flags)
     facts, tensors = read_safetensors(tmp_path / "a.safetensors")
     assert facts["neocpu_step"] == "5"
     with np.load(tmp_path / "a.npz") as arrays, CheckpointFile(written) as file:
@@ -194,8 +187,11 @@ def test_exports_hold_the_same_arrays(written: Path, tmp_path: Path, dense: bool
 
 
 def test_the_former_name_of_a_command_says_the_new_one(written: Path, tmp_path: Path) -> None:
-    invoke("arrays", written, tmp_path / "a.npz")
-    assert "neocpu checkpoint arrays" in invoke("export", written, tmp_path / "b.npz").stderr
+    invoke("checkpoint", "arrays", written, tmp_path / "a.npz")
+    assert (
+        "neocpu checkpoint arrays"
+        in invoke("checkpoint", "export", written, tmp_path / "b.npz").stderr
+    )
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
@@ -210,13 +206,13 @@ def test_safetensors_reads_the_export(written: Path, tmp_path: Path) -> None:
 
 def test_exports_that_cannot_be(written: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"one of \.npz, \.safetensors"):
-        invoke("arrays", written, tmp_path / "a.onnx")
+        invoke("checkpoint", "arrays", written, tmp_path / "a.onnx")
     with pytest.raises(CheckpointError, match="could not be written"):
-        invoke("arrays", written, tmp_path / "gone" / "a.npz")
+        invoke("checkpoint", "arrays", written, tmp_path / "gone" / "a.npz")
     with as_older(written) as file:
         file["tables/C1/weight"][0, 0] += 1
     with pytest.raises(CheckpointError, match="tables/C1, block 0"):
-        invoke("arrays", written, tmp_path / "a.npz")
+        invoke("checkpoint", "arrays", written, tmp_path / "a.npz")
     assert not zipfile.is_zipfile(tmp_path / "a.npz")
 
 

@@ -4,7 +4,6 @@ checkpoints.
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.hosts import HostRanks
 from neocpu.parallel.watch import supervisor
 from neocpu.parallel.watch.supervisor import Ending
+from tests.jobs import ran
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"
@@ -69,14 +69,7 @@ class Answer(NamedTuple):
 def answers() -> dict[tuple[str, ...], Answer]:
     """What every command line of `HELPS` and `MISTAKES` says, one after another in one process."""
     lines = [*HELPS, *MISTAKES]
-    done = subprocess.run(
-        [sys.executable, "-c", ANSWERS],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-    )
+    done = ran([sys.executable, "-c", ANSWERS], input=json.dumps(lines), cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
     return {
         arguments: Answer(*json.loads(text))
@@ -114,9 +107,7 @@ def test_training_loads_only_what_its_config_uses(
     command = ["train", str(TINY), "--set", "training.steps=2", "--set", "training.threads=1"]
     run([*command, "--out", str(tmp_path / "first")])  # converts the log, compiles kernels
     command += ["--out", str(tmp_path / "second")]
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, *command], capture_output=True, text=True, timeout=600
-    )
+    done = ran([sys.executable, "-c", LOADED, *command], timeout=600)
     assert done.returncode == 0, done.stderr
     modules = done.stdout.splitlines()[-1].split()
     assert len(modules) <= 256
@@ -156,9 +147,7 @@ def test_mistakes_are_one_line_and_status_2(
 
 
 def test_python_m_neocpu_is_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "neocpu", "--version"], capture_output=True, text=True, timeout=60
-    )
+    done = ran([sys.executable, "-m", "neocpu", "--version"], timeout=60)
     assert done.returncode == 0 and done.stdout.startswith("neocpu, version ")
 
 
@@ -168,12 +157,7 @@ def test_a_closed_stderr_is_opened_on_nothing() -> None:
         "import os, sys; from neocpu.cli import main; sys.argv = ['neocpu', 'train', 'gone.toml']; "
         "status = main(); print(status, [os.path.realpath(f'/proc/self/fd/{n}') for n in (0, 2)])"
     )
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$0" -c "{code}" 0<&- 2>&-', sys.executable],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = ran(["sh", "-c", f'exec "$0" -c "{code}" 0<&- 2>&-', sys.executable], timeout=60)
     assert done.stdout == "2 ['/dev/null', '/dev/null']\n"
 
 
@@ -200,7 +184,7 @@ def test_importing_neocpu_is_light_and_names_are_public() -> None:
         "print(sorted(neocpu.__all__)); neocpu.load, neocpu.load_config; assert 'numba' not in "
         "sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = ran([sys.executable, "-c", code], timeout=60)
     assert done.returncode == 0, done.stderr
     assert "'Trainer'" in done.stdout
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import click
@@ -16,6 +15,7 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.train.before.datasets import open_splits
 from neocpu.train.config.config import loads
+from tests.jobs import ran
 
 ROW = "\t".join(["1", *map(str, range(13)), *(f"{i:x}" for i in range(26))])
 
@@ -156,7 +156,7 @@ def test_usage_errors(log, tmp_path):
 
 def test_an_error_is_one_line_and_a_status(tmp_path):
     command = [sys.executable, "-m", "neocpu", "data", "show", str(tmp_path / "none.h5")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = ran(command, timeout=60)
     assert (
         done.returncode == 1
         and "none.h5: no such file" in done.stderr
@@ -170,7 +170,7 @@ def test_an_error_is_one_line_and_a_status(tmp_path):
 def test_help_imports_no_numba(command):
     call = f"import sys; from neocpu.cli import run\ntry: run({[*command, '--help']})\n"
     code = call + "finally: assert 'numba' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = ran([sys.executable, "-c", code], timeout=60)
     assert done.returncode == 0 and "Usage: neocpu data" in done.stdout, done.stderr
 
 
@@ -319,9 +319,7 @@ def test_names_that_are_not_text_are_shown(tmp_path):
     target = str(tmp_path / "a.h5")
     lines = ["data", "convert", "criteo", source, target]
     for words in (lines, ["data", "show", target], ["data", "show", source]):
-        done = subprocess.run(
-            [sys.executable, "-m", "neocpu", *words], capture_output=True, text=True, check=False
-        )
+        done = ran([sys.executable, "-m", "neocpu", *words])
         assert "Traceback" not in done.stderr, done.stderr
         # no name in what pytest shows: its workers' reports are UTF-8
         assert (done.returncode == 0) == (words[-1] != source), ascii(done.stderr)
@@ -352,11 +350,9 @@ def test_a_command_that_is_stopped_leaves_nothing_and_says_so(log, tmp_path, com
         "from neocpu.cli import main\n"
         "sys.exit(main())\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", patch, "data", *arguments], capture_output=True, text=True
-    )
-    assert (ran.returncode, list(place.iterdir())) == (128 + 15, [])
-    assert ran.stderr == "neocpu: stopped by signal 15; what was not finished is removed\n"
+    done = ran([sys.executable, "-c", patch, "data", *arguments])
+    assert (done.returncode, list(place.iterdir())) == (128 + 15, [])
+    assert done.stderr == "neocpu: stopped by signal 15; what was not finished is removed\n"
 
 
 def test_extreme_numbers_are_told_when_they_are_converted_and_trained_on(tmp_path, capsys):

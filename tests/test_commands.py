@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import neocpu
-from neocpu.cli import cli
 from neocpu.cli import train as train_command
 from neocpu.core.errors import CheckpointError, DataError, TrainingError
 from neocpu.serve.scoring.score_file import ScoreFile
 from neocpu.train.checkpoint.reading import CheckpointFile
+from tests.jobs import invoke
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 900
@@ -35,12 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "test.tsv").write_text("".join(lines[ROWS:]))
     assert "digest " in train(folder, "run").output
     return folder
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
-    )
 
 
 def train(folder: Path, out: str, *more: str, resume: bool = False) -> Result:

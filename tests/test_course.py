@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from neocpu.cli import cli
 from neocpu.core.errors import DataError
 from neocpu.kernels.twins.numbers.exact import exact_sum
 from neocpu.oracle.course.solutions import exercise_function, source, starter
@@ -31,6 +30,7 @@ from neocpu.tables.tiers.cache import Cache
 from tests import recorded
 from tests.course_answers import ANSWERS
 from tests.course_mistakes import EDIT, MISTAKES
+from tests.jobs import invoke, ran
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "course"
@@ -256,7 +256,7 @@ def test_a_loop_that_catches_everything_ends_the_process(folder: Path) -> None:
             pass"""
     (folder / "my3.py").write_text(exact(body))
     command = [sys.executable, "-m", "neocpu", "course", "check", "3", "--seconds", "0.2"]
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    outcome = ran(command, timeout=60)
     assert outcome.returncode == 1
     assert "catches every exception" in outcome.stderr
 
@@ -361,9 +361,7 @@ def test_an_own_run_is_asked_for_and_read(folder: Path) -> None:
 
 
 def course(*arguments: str) -> Result:
-    return CliRunner().invoke(
-        cli, ["course", *arguments], catch_exceptions=False, standalone_mode=False
-    )
+    return invoke("course", *arguments)
 
 
 def test_a_unit_is_begun_checked_and_passed(folder: Path) -> None:

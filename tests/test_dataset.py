@@ -8,7 +8,6 @@ import itertools
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.ingest.dataset.writer import DatasetWriter
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.formats.files.kinds import kind_of
+from tests.jobs import ran
 
 COLUMNS = (
     FeatureColumn("C1"),
@@ -169,9 +169,7 @@ def test_a_failed_writer_leaves_nothing(tmp_path):
 
 
 def test_leftovers_of_a_killed_writer_go_and_those_of_a_living_one_stay(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
-    )
+    done = ran([sys.executable, "-c", "import os; print(os.getpid())"])
     beyond = 1 << 80  # a number that no process has, and of which nothing is known
     dead, living, unknown = (
         tmp_path / f".a.h5.part-{platform.node()}-{pid}"
@@ -463,9 +461,7 @@ def test_many_files_need_few_descriptors(tmp_path):
         "from neocpu.ingest.dataset.dataset import Dataset\n"
         "print(Dataset([sys.argv[1]] * 50).take(numpy.arange(500)).labels.size)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "a.h5"], capture_output=True, text=True
-    )
+    done = ran([sys.executable, "-c", program, tmp_path / "a.h5"])
     assert done.stdout == "500\n", done.stderr
 
 
@@ -504,7 +500,7 @@ for limit in map(int, sys.argv[2:]):
 def test_no_write_of_hdf5_meets_the_end_of_the_disk(tmp_path):
     limits = ["4096", "40000", "60000", "110000", "5000000"]
     command = [sys.executable, "-c", LIMITED, str(tmp_path), *limits]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = ran(command)
     assert done.returncode == 0 and not done.stderr, done.stderr
     *lines, plain, compressed = done.stdout.splitlines()
     assert plain == compressed == "written"

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from neocpu.cli import cli
 from neocpu.core.errors import ConfigError
 from neocpu.core.trees import leaf_cuts
 from neocpu.ingest.dataset.writer import DatasetWriter
@@ -40,6 +38,7 @@ from neocpu.train.search.results import HISTORY, keep_history, write_lines
 from neocpu.train.search.space import MOST_TEMPERATURE, Space, plain_config, space_of
 from neocpu.train.search.supernet import Supernet
 from neocpu.train.search.trainer import SearchTrainer
+from tests.jobs import invoke
 from tests.small_run import CONFIG, write_log
 
 SEARCH = """
@@ -376,7 +375,7 @@ def test_a_found_config_is_plain_and_trains(log: Path, tmp_path: Path, search: s
     (tmp_path / "log.h5").symlink_to(log)
     line = ["search", str(tmp_path / "c.toml"), "--out", str(tmp_path / "out")]
     line += ["--set", kind, "--set", "training.batch_size=32", "--set", "search.cost_weight=0.5"]
-    done = CliRunner().invoke(cli, line, catch_exceptions=False, standalone_mode=False)
+    done = invoke(*line)
     assert "train the found model from scratch: neocpu train" in done.output
     record = json.loads((tmp_path / "out" / "decisions.json").read_text())
     found = configs.load(tmp_path / "out" / "found.toml")

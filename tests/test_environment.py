@@ -2,7 +2,6 @@
 
 import os
 import platform
-import subprocess
 import sys
 import threading
 
@@ -18,6 +17,7 @@ from neocpu.parallel.transport.environment import (
     check_variables,
     tasks_left_out,
 )
+from tests.jobs import ran
 
 OLD_CPU = """
 from neocpu.core.errors import EnvironmentProblem
@@ -71,11 +71,9 @@ def test_processes_of_torchrun_are_no_ranks() -> None:
 
 
 def test_a_cpu_without_fused_multiply_add_is_told_before_anything_is_compiled() -> None:
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", OLD_CPU],
         env={**os.environ, "NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""},
-        capture_output=True,
-        text=True,
         timeout=60,
         check=True,
     )

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner, Result
 
 import neocpu
-from neocpu.cli import cli
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.threads import run_threads
@@ -19,6 +17,7 @@ from neocpu.serve.scoring.rows import file_rows
 from neocpu.serve.scoring.values import open_values
 from neocpu.train.config import config
 from neocpu.train.run.trainer import Trainer
+from tests.jobs import invoke
 
 ROWS = 60
 CONFIG = """
@@ -58,12 +57,6 @@ def write(path: Path, rows: list[str], bad: dict[int, str] | None = None) -> Pat
     text = "\n".join(["price,shop,sold,user", *rows]) + "\n"
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
-    )
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import copy
 import importlib.util
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module, metadata
@@ -34,6 +33,7 @@ if os.environ.get(WITHOUT):
 
 from neocpu.peers import fbgemm  # noqa: E402
 from tests.fbgemm_calls import pooled_and_jagged_calls  # noqa: E402
+from tests.jobs import ran  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -281,5 +281,5 @@ def test_the_stand_in_is_a_package() -> None:
 def test_all_of_it_without_fbgemm() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
     environment = {**os.environ, WITHOUT: "1"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    result = ran(command, env=environment, timeout=900)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]

@@ -6,7 +6,6 @@ exactly, dtypes included; sums and row-wise formats have their own tests below.
 
 import contextlib
 import io
-import subprocess
 import sys
 import warnings
 from typing import Any
@@ -21,6 +20,7 @@ with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
 
 from neocpu.peers.fbgemm import OPERATORS, SparseType, install, uninstall  # noqa: E402
 from neocpu.peers.fbgemm.operators.registry import Refused  # noqa: E402
+from tests.jobs import ran  # noqa: E402
 
 I32 = torch.int32
 I64 = torch.int64
@@ -394,9 +394,7 @@ print(torch.ops.fbgemm.asynchronous_complete_cumsum(torch.tensor([1, 2])).tolist
 
 
 def test_install_makes_fbgemms_modules_where_it_is_missing() -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=300
-    )
+    process = ran([sys.executable, "-c", WITHOUT], timeout=300)
     assert process.stdout.strip() == "[0, 1, 3]", process.stderr
 
 

@@ -1,11 +1,12 @@
 """Does the plugin tell which tests neocpu answered? pytest runs three small ones in a process."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.jobs import ran
 
 pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 
@@ -37,7 +38,7 @@ def _output(folder: Path, *options: str) -> str:
     command += ["-p", "neocpu.peers.fbgemm.plugin", *options, "test_calls.py"]
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    result = ran(command, cwd=folder, env=environment)
     return result.stdout + result.stderr
 
 

@@ -1,10 +1,11 @@
 """Is a fork told that cannot compute, and let alone where it can?"""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.jobs import ran
 
 KEYS = '{"batch_size": 32, "embedding_dim": 4, "model__bottom": [4], "model__top": (1,)}'
 SCRIPT = f"""
@@ -43,15 +44,9 @@ child(lambda: neocpu.load(model.out_).predict(str(model.out_ / "train.parquet"))
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_fork_behind_work_is_told_to_spawn(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=300,
-    )
-    said = ran.stdout.splitlines()
-    assert said[1::2] == ["ended with 0"] * 4, ran.stdout + ran.stderr
+    done = ran([sys.executable, "-W", "ignore", "-c", SCRIPT], cwd=tmp_path, timeout=300)
+    said = done.stdout.splitlines()
+    assert said[1::2] == ["ended with 0"] * 4, done.stdout + done.stderr
     assert said[0] == "it gave DLRM"
     for line, what in zip(said[2::2], ("polars", "polars", "kernels")):
         assert line.startswith(f"this process was forked from one that had used {what}"), line

@@ -2,7 +2,6 @@
 
 import math
 import os
-import subprocess
 import sys
 from fractions import Fraction
 
@@ -17,6 +16,7 @@ from neocpu.kernels.dense import gemm
 from neocpu.kernels.simd import tiles
 from neocpu.kernels.twins.dense import gemm as twin
 from neocpu.kernels.twins.numbers.fma import fma
+from tests.jobs import ran
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=30)
 SIZES = st.sampled_from([0, 1, 2, 3, 11, 12, 13, 16, 31, 32, 33, 47, 65])
@@ -195,13 +195,7 @@ def test_bits_do_not_depend_on_the_vector_width():
         environment = dict(os.environ)
         if name:
             environment |= {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
-        run = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        run = ran([sys.executable, "-c", PROGRAM], env=environment, check=True)
         seen.append(run.stdout.split("\n"))
     assert seen[1][0] == "6 2 8"
     assert seen[0][1] == seen[1][1]

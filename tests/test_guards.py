@@ -16,6 +16,7 @@ import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
 from neocpu.tables.storage.arena import Arena
+from tests.jobs import ran
 
 READ = """
 import sys
@@ -52,9 +53,7 @@ fill(array, 5)
 
 def run(*arguments: str, guarded: bool) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"NEOCPU_GUARD_PAGES": str(int(guarded))}
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300
-    )
+    return ran([sys.executable, *arguments], env=environment, timeout=300)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are guarded by mprotect of Linux")
@@ -95,7 +94,7 @@ def test_regions_of_an_arena_do_not_overlap() -> None:
 def test_indices_are_checked_in_parallel_loops_too() -> None:
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1"}
     command = [sys.executable, "-c", OUTSIDE]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = ran(command, env=environment, timeout=300)
     assert done.returncode == 1
     assert "IndexError: index is out of bounds" in done.stderr
 
@@ -105,5 +104,5 @@ def test_kernels_that_lay_out_lookups_stay_inside_their_arrays() -> None:
     files = [str(folder / f"test_{name}.py") for name in ("jagged", "jagged_layout", "segments")]
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *files]
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    done = ran(command, env=environment, timeout=600)
     assert done.returncode == 0, done.stdout

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import neocpu
-from neocpu.cli import cli
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.serve.report.runs import find_runs
@@ -16,6 +14,7 @@ from neocpu.serve.scoring.importance import DealtDataset, importances
 from neocpu.serve.scoring.scorer import LocalScorer
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.metrics import Metrics
+from tests.jobs import invoke
 from tests.small_run import ROWS, config_of, write_log
 
 
@@ -86,7 +85,7 @@ def test_the_column_that_labels_follow_from_is_the_most_important(run: Path) -> 
     assert run_threads(2, body) == [result, result]
 
     line = ["importance", str(run), log, "--repeats", "2", "--json"]
-    shown = CliRunner().invoke(cli, line, catch_exceptions=False, standalone_mode=False)
+    shown = invoke(*line)
     assert json.loads(shown.stdout) == [each._asdict() for each in result]
     (of_report,) = find_runs([run])
     assert of_report.importances["columns"][0]["column"] == "one"

@@ -29,6 +29,7 @@ from neocpu.kernels.compile import key as kernel_key
 from neocpu.kernels.compile import trust
 from neocpu.kernels.compile.jit import kernel
 from neocpu.train.before.kernel_markers import is_warm
+from tests.jobs import ran
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLEES = '''
@@ -653,10 +654,8 @@ def test_keys_of_all_kernels_are_those_of_another_installation(tmp_path: Path) -
     shutil.copytree(ROOT / "neocpu", tmp_path / "neocpu")
     answers = []
     for number, folder in enumerate((ROOT, tmp_path)):
-        done = subprocess.run(
+        done = ran(
             [sys.executable, "-B", "-c", KEYS],
-            capture_output=True,
-            text=True,
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": str(number)},
         )

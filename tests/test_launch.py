@@ -34,6 +34,7 @@ from neocpu.parallel.transport.launch import (
     share_of_cores,
 )
 from neocpu.parallel.transport.stale import PREFIXES, check_launch
+from tests.jobs import ran, started
 
 try:
     find_mpiexec()
@@ -123,13 +124,7 @@ def test_threads_are_written_for_numba_unless_the_user_did(monkeypatch: pytest.M
 
     def told(threads: str, **extra: str) -> str:
         environment = {k: v for k, v in os.environ.items() if k != "NUMBA_NUM_THREADS"} | extra
-        run = subprocess.run(
-            [sys.executable, "-c", code.format(threads)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        run = ran([sys.executable, "-c", code.format(threads)], env=environment, timeout=60)
         assert run.returncode == 0, run.stderr
         return run.stdout.strip()
 
@@ -185,7 +180,7 @@ show()
         (1, 0, {}),
     ]
     command = [sys.executable, "-c", code, json.dumps(cases)]
-    run = subprocess.run(command, env=free, capture_output=True, text=True, timeout=60)
+    run = ran(command, env=free, timeout=60)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
         f"{launch.SPIN} -",
@@ -222,14 +217,7 @@ assert os.sched_getaffinity(0) == available()
     }
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("this system does not bind threads to cores")
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    run = ran([sys.executable, "-c", code], env=environment, timeout=60)
     assert run.returncode == 0, run.stderr
 
 
@@ -264,9 +252,7 @@ def test_a_start_of_mpi_that_never_returns_is_ended_with_a_message() -> None:
         "    ctypes.PyDLL(None).sleep(60)"  # as MPI: nothing else of Python runs meanwhile
     )
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
-    )
+    done = ran([sys.executable, "-c", code], timeout=50)
     assert time.monotonic() - began < 30
     assert done.returncode == -signal.SIGTERM
     assert done.stderr.startswith("neocpu: error: MPI has not started within 0.5 s; start ranks")
@@ -505,15 +491,7 @@ def job(tmp_path: Path, way: str, ranks: int = 3) -> subprocess.Popen:
     script = tmp_path / "job.py"
     script.write_text(JOB)
     command, environment = mpiexec_command(ranks, [str(script), way])
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return started(command, env=environment)
 
 
 @needs_mpi
@@ -574,9 +552,7 @@ def test_local_ranks_start_whatever_a_scheduler_left(
 
 @needs_mpi
 def test_a_signal_to_mpiexec_reaches_the_ranks(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60
-    ).stdout
+    told = ran([str(find_mpiexec()), "--version"], timeout=60).stdout
     number = signal.SIGUSR1 if "Open MPI" in told or "prte" in told.lower() else signal.SIGTERM
     running = job(tmp_path, "stop")
     try:
@@ -598,12 +574,7 @@ def test_nobody_watches_ranks_whose_parent_is_a_launcher(
     for name, launches in (("hydra_pmi_proxy", True), ("bash-of-a-user", False)):
         program = tmp_path / name  # its children see this name
         program.symlink_to(shutil.which("bash") or "/bin/bash")
-        done = subprocess.run(
-            [str(program), "-c", f"{sys.executable} -c '{body}'; true"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = ran([str(program), "-c", f"{sys.executable} -c '{body}'; true"], check=True)
         assert done.stdout.strip() == str(launches)
 
 

@@ -16,6 +16,7 @@ from neocpu.parallel.transport.threads import run_threads
 from neocpu.tables.storage import lock as storage_lock
 from neocpu.train.run import folder as lock
 from neocpu.train.run.folder import RunLock
+from tests.jobs import ran
 
 HOLD = """
 import sys, time
@@ -105,13 +106,7 @@ def dead() -> str:
 def test_of_many_processes_that_find_a_dead_ones_file_one_gets_it(
     tmp_path: Path, dead: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", RACE, str(tmp_path), dead],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = ran([sys.executable, "-c", RACE, str(tmp_path), dead], timeout=120)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
     assert len(list(tmp_path.iterdir())) == 150  # and nothing beside the lock files
 

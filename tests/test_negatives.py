@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.cli import cli
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest.synthetic.negatives import POPULARITY, UNIFORM, WAYS, draw_negatives
 from neocpu.train.advice.negatives import Columns, add_negatives
 from neocpu.train.advice.write import Wishes, write_config
+from tests.jobs import invoke
 
 CHOICES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=20)
 
@@ -74,8 +73,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def negatives(*arguments: object) -> str:
-    line = ["data", "negatives", *map(str, arguments)]
-    return CliRunner().invoke(cli, line, catch_exceptions=False, standalone_mode=False).output
+    return invoke("data", "negatives", *arguments).output
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

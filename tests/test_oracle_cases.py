@@ -1,7 +1,6 @@
 """Do the cases ask what they claim, and do our own answers lie within the bounds of every one?"""
 
 import hashlib
-import subprocess
 import sys
 from collections import Counter
 
@@ -15,6 +14,7 @@ from neocpu.oracle.operator import Arrays, Case, Truth
 from neocpu.oracle.ops import OPERATORS, operator
 from neocpu.oracle.truth.formats import decode
 from tests import recorded
+from tests.jobs import ran
 from tests.oracle_cases import all_cases
 
 ALL = list(all_cases())
@@ -218,7 +218,5 @@ def test_the_oracle_needs_neither_numba_nor_torch() -> None:
         "op.run(c.inputs, c.options, 'reference'); print({'numba', 'torch', 'h5py'} & "
         "set(sys.modules)); o.check, o.SWITCHES; print({'numba', 'torch'} & set(sys.modules))"
     )
-    process = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    process = ran([sys.executable, "-c", code], check=True)
     assert process.stdout.splitlines() == ["set()", "set()"]

@@ -18,6 +18,7 @@ from neocpu.oracle.checking import check_suite
 from neocpu.oracle.flat import HEADER, HEADER_FILE, FlatSuite, open_suite, write_flat
 from neocpu.oracle.operator import Case
 from neocpu.oracle.suite import Question, ask, write_suite
+from tests.jobs import ran
 from tests.oracle_cases import all_cases
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,9 +49,7 @@ def flat(questions: list[Question], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=120
-    )
+    return ran([str(part) for part in command], timeout=120)
 
 
 def test_both_forms_hold_the_same_suite(questions: list[Question], flat: Path) -> None:
@@ -259,13 +258,7 @@ def test_the_workflow_fails_a_wrong_kernel_and_keeps_the_report(
     for step in steps[1:]:
         # some cases say as much, and a test has less time
         words = step.replace("examples/ci/", "").replace("--op", "--cases lookup-mean --op").split()
-        done = subprocess.run(
-            [*names[words[0]], *words[1:]],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran([*names[words[0]], *words[1:]], cwd=tmp_path)
         assert (done.returncode != 0) == (mistake and "check" in words), done.stdout + done.stderr
     assert ("mean_not_divided" in done.stdout) == mistake
     assert (tmp_path / "report.html").is_file() and (tmp_path / "report.json").is_file()

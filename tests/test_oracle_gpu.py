@@ -5,7 +5,6 @@ The same test on CUDA, on torch's CPU, and in NumPy where torch is not installed
 
 import os
 import runpy
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from neocpu import oracle
 from neocpu.oracle.testing import assert_correct
+from tests.jobs import ran
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = find_spec("torch") is not None
@@ -98,7 +98,7 @@ def test_a_triton_kernel_passes_and_a_broken_one_is_diagnosed(tmp_path: Path) ->
         str(answered),
         device,
     ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = ran(command, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     with np.load(answered) as answers:
         assert_correct("lookup", inputs, answers["right"])
@@ -127,11 +127,6 @@ def test_the_numpy_example_tells_right_from_wrong(
 
 @pytest.mark.skipif(not TORCH, reason="torch is not installed")
 def test_the_torch_example_passes(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "oracle_from_torch.py")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = ran([sys.executable, str(ROOT / "examples" / "oracle_from_torch.py")], cwd=tmp_path)
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
     assert (tmp_path / "torch-report.html").is_file()

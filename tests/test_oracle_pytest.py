@@ -12,6 +12,7 @@ import pytest
 from neocpu.core.errors import OracleError
 from neocpu.oracle.answers import read_answers
 from neocpu.oracle.testing import assert_matches_oracle, chosen
+from tests.jobs import ran
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = """
@@ -52,12 +53,10 @@ def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedPr
     """pytest in another process, with this plugin and no other that is installed."""
     (folder / "test_kernel.py").write_text(text)
     plugins = ["-p", "neocpu.oracle.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers"]
-    return subprocess.run(
+    return ran(
         [sys.executable, "-m", "pytest", "-q", *plugins, *options, "test_kernel.py"],
         cwd=folder,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
         timeout=600,
     )
 

@@ -9,25 +9,18 @@ import h5py
 import numpy as np
 import pytest
 from click import UsageError
-from click.testing import CliRunner, Result
 from sealed_files import as_older
 
-from neocpu.cli import cli
 from neocpu.core.errors import OracleError
 from neocpu.core.rules import RULES
 from neocpu.oracle.answers import Answers, read_answers
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.suite import Suite, ask, golden_cases, suite_digest, write_suite
+from tests.jobs import invoke
 from tests.oracle_cases import all_cases
 from tests.workers import covered
 
 GOLDEN = Path(__file__).resolve().parent.parent / "data" / "oracle-golden.h5"
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
-    )
 
 
 @pytest.fixture(scope="module")

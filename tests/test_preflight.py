@@ -3,7 +3,6 @@ through?
 """
 
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from neocpu.train.config import config
 from neocpu.train.run import trainer
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import RunReport
+from tests.jobs import ran
 from tests.small_run import config_of
 
 KIB = 1 << 10
@@ -253,13 +253,7 @@ print(estimates[0] >> 20, int(peak[1]) >> 10)
 def test_the_estimate_of_a_small_run_is_what_it_takes(log, tmp_path):
     # The first run may compile some kernels, or all: nobody knows before. The second is warm.
     for name in ("cold", "warm"):
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURED, str(log), str(tmp_path / name)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = ran([sys.executable, "-c", MEASURED, str(log), str(tmp_path / name)], timeout=300)
         assert done.returncode == 0, done.stderr
         estimate, peak = map(int, done.stdout.split())
         assert peak < estimate, name

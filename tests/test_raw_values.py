@@ -1,6 +1,5 @@
 """Does the file that stands alone read values as neocpu reads a log?"""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from neocpu.serve.exports import raw_values
 from neocpu.serve.exports.card import DataFacts, feature_cards
 from neocpu.serve.exports.raw_values import RawValues
 from neocpu.tables.specs.specs import TableSpec
+from tests.jobs import ran
 
 SCHEMA = {
     "missing": ["NULL"],
@@ -111,9 +111,7 @@ def test_it_needs_numpy_only(tmp_path: Path) -> None:
     source = Path(raw_values.__file__)
     (tmp_path / "raw_values.py").write_bytes(source.read_bytes())
     line = "import sys, raw_values; print(any(name.startswith('neocpu') for name in sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", line], cwd=tmp_path, env={}, capture_output=True, text=True
-    )
+    done = ran([sys.executable, "-c", line], cwd=tmp_path, env={})
     assert done.stdout.strip() == "False", done.stderr
 
 

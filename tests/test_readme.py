@@ -3,9 +3,10 @@ it shows.
 """
 
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.jobs import ran
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -37,8 +38,6 @@ def test_the_main_job_prints_the_digest_that_the_readme_shows(tmp_path: Path) ->
         "--out",
         str(tmp_path / "out"),
     ]
-    run = subprocess.run(
-        arguments, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+    run = ran(arguments, cwd=ROOT, timeout=300)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == f"digest {shown[0]}"

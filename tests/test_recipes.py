@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from toys import COMMAND, FORMAT, KIND, OPTIMIZER, POLICY, SCHEME, TOYS, Lines, Toy
 
+from tests.jobs import ran
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -40,12 +42,10 @@ def copied(folder: Path) -> Path:
 
 def python(package: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Python in a process that imports the package from this folder."""
-    return subprocess.run(
+    return ran(
         [sys.executable, *arguments],
         cwd=package,
         env=os.environ | {"PYTHONPATH": str(package)} | variables,
-        capture_output=True,
-        text=True,
         timeout=900,
     )
 

@@ -18,6 +18,7 @@ from neocpu.serve.scoring.recommend import pairs_of, top
 from neocpu.serve.scoring.scorer import LocalScorer
 from neocpu.train.config import config
 from neocpu.train.run.trainer import Trainer
+from tests.jobs import invoke
 from tests.test_scoring import SCHEMA, SHOP
 
 USERS = pl.DataFrame(
@@ -118,7 +119,7 @@ def test_the_command_writes_the_same_on_any_ranks(model: Model, folder: Path) ->
     line += [folder / "items.csv", "--group", "user", "--out"]
     for name in ("top.csv", "top.parquet"):
         arguments = [str(each) for each in [*line, folder / name]]
-        CliRunner().invoke(cli, arguments, catch_exceptions=False, standalone_mode=False)
+        invoke(*arguments)
     refused = CliRunner().invoke(cli, [*arguments, "--with", "user"])
     assert "--with, --head and --unlabelled do not go with --top-k" in refused.output
     written = pl.read_csv(folder / "top.csv", schema_overrides=dict(expected.schema))

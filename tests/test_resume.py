@@ -20,6 +20,7 @@ from promise_cases import FAMILIES, MAIN, write_data
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.parallel.transport.launch import find_mpiexec
 from neocpu.train.checkpoint.reading import CheckpointFile
+from tests.jobs import ran
 
 try:
     find_mpiexec()
@@ -232,15 +233,13 @@ def _drop_after(folder: Path, out: str, step: int) -> None:
 
 def _stop_signal() -> signal.Signals:
     """SIGTERM; Open MPI's launcher kills the ranks soon after that one."""
-    version = subprocess.run(
-        [str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60
-    ).stdout
+    version = ran([str(find_mpiexec()), "--version"], timeout=60).stdout
     return signal.SIGUSR1 if "Open MPI" in version or "prte" in version.lower() else signal.SIGTERM
 
 
 def test_runs_killed_at_any_instant_end_as_if_untouched() -> None:
     command = [sys.executable, "-m", "tests.kill_runs", "--times", "6", "--steps", "100"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = ran(command, timeout=600)
     assert done.returncode == 0, done.stderr
     assert re.match(
         r"killed [1-9]\d* times; [1-9]\d* runs reached their end, all with the digest", done.stdout

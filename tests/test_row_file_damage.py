@@ -23,6 +23,7 @@ from neocpu.tables.storage.lock import held_by
 from neocpu.tables.storage.row_file import RowFile
 from neocpu.tables.storage.row_io import Access, RawFile
 from neocpu.tables.storage.row_tools import verify
+from tests.jobs import ran
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -376,11 +377,5 @@ def test_a_power_failure_leaves_a_commit(tmp_path_factory, seed):
 
 
 def test_kills() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kill_rows", "--times", "4"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = ran([sys.executable, "-m", "tests.kill_rows", "--times", "4"], cwd=ROOT, timeout=300)
     assert done.returncode == 0 and done.stdout.startswith("4 kills"), done.stderr

@@ -6,7 +6,6 @@ import bz2
 import gzip
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import CliRunner, Result
 
 import neocpu
-from neocpu.cli import cli
 from neocpu.core.errors import CheckpointError, DataError
 from neocpu.serve.scoring.model import Model
 from neocpu.serve.scoring.score_file import ScoreFile
@@ -26,6 +23,7 @@ from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.config import config
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.ranking import ranking
+from tests.jobs import invoke, ran
 from tests.small_run import config_of, write_log
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,12 +85,6 @@ kind = "int"
 columns = ["tags"]
 separator = "|"
 """
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -360,12 +352,7 @@ def test_loading_is_light(folder: Path) -> None:
         "import sys, neocpu; neocpu.load(sys.argv[1]).tables['C1'][[0]]; "
         "print({'numba', 'mpi4py', 'polars'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder / "run")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran([sys.executable, "-c", script, str(folder / "run")], check=True)
     assert done.stdout.strip() == "set()"
 
 

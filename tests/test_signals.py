@@ -15,6 +15,7 @@ from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.train.before import datasets
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
+from tests.jobs import ran
 
 try:
     find_mpiexec()
@@ -30,13 +31,11 @@ def test_signals_are_held_from_the_first_moment_to_the_last(tmp_path: Path) -> N
     root = Path(__file__).resolve().parent.parent
     command, environment = mpiexec_command(2, ["-m", "tests.signal_main", str(tmp_path)])
     assert command[3] == sys.executable
-    done = subprocess.run(
+    done = ran(
         command,
         cwd=root,
         env=environment | {"OMP_WAIT_POLICY": "PASSIVE"},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr

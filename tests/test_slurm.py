@@ -20,6 +20,7 @@ from neocpu.core.errors import CheckpointError, EnvironmentProblem
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.train.checkpoint.reading import CheckpointFile
 from tests import slurm_room
+from tests.jobs import ran, started
 from tests.slurm_room import Slurm
 from tests.workers import today
 
@@ -51,7 +52,7 @@ exec {python} -m neocpu "$@"
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sh")), ids=lambda path: path.name)
 def test_scripts_are_bash(script: Path) -> None:
-    done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True)
+    done = ran(["bash", "-n", str(script)])
     assert done.returncode == 0, done.stderr
 
 
@@ -95,15 +96,7 @@ def test_a_job_that_nears_its_limit_goes_back_into_the_queue(tmp_path: Path) -> 
     config = endless(tmp_path)
     environment = stand_in(tmp_path)
     command = ["bash", str(SCRIPTS / "array.sh"), str(config), str(tmp_path / "runs")]
-    job = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    job = started(command, env=environment, stderr=subprocess.STDOUT)
     folder = tmp_path / "runs" / "1" / "checkpoints"
     deadline = time.monotonic() + 200
     try:
@@ -126,13 +119,7 @@ def test_a_job_that_nears_its_limit_goes_back_into_the_queue(tmp_path: Path) -> 
         assert file.config().optimizer.sparse.learning_rate == 0.02
     # the next life; this time the run reaches its end, and the job with it
     config.write_text(config.read_text().replace("steps = 200000", f"steps = {step + 2}"))
-    done = subprocess.run(
-        command,
-        env=environment | {"SLURM_RESTART_COUNT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = ran(command, env=environment | {"SLURM_RESTART_COUNT": "1"}, timeout=200)
     assert done.returncode == 0, done.stderr
     assert f"resuming from {last.name}" in done.stdout
     assert (tmp_path / "requeued").read_text() == "requeue 7_1\n"
@@ -320,7 +307,7 @@ def test_a_cluster_ends_with_the_process_that_asked_for_it(slurm: Slurm) -> None
         "    print(slurm.folder, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = ran([sys.executable, "-c", code], cwd=ROOT)
     folder = Path(done.stdout.strip())
     assert folder.name, done.stderr
     when(lambda: not folder.exists(), 30)

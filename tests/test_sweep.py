@@ -6,21 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from neocpu.cli import cli
 from neocpu.core.errors import ConfigError, Stopped, TrainingError
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.sweep.runs import Interrupted
 from neocpu.train.sweep.space import grid_axis, points, random_axis
 from neocpu.train.sweep.trials import SweepFolder, SweepTrial
+from tests.jobs import invoke
 from tests.small_run import CONFIG, write_log
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
-    )
 
 
 def test_a_grid_is_all_its_points() -> None:

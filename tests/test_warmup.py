@@ -23,6 +23,7 @@ from neocpu.parallel.transport import threads
 from neocpu.train.before import companion, kernel_markers, warmup
 from neocpu.train.before.companion import Companion
 from neocpu.train.config import config
+from tests.jobs import ran
 
 ROOT = Path(__file__).resolve().parent.parent
 START = """
@@ -65,7 +66,7 @@ CONFIG = ROOT / "data" / "models" / "tiny.toml"
 
 def test_a_run_compiles_few_signatures() -> None:
     command = [sys.executable, "-c", PROGRAM, "data/models/criteo-kaggle.toml"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = ran(command, timeout=300, check=True)
     used = {
         name: count for name, count in json.loads(done.stdout.splitlines()[-1]).items() if count
     }
@@ -82,11 +83,8 @@ def test_the_second_process_compiles_its_half() -> None:
         "loss": "bce",
         "dense_optimizer": "sgd",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", companion.MODULE, json.dumps(facts), str(os.getpid())],
-        capture_output=True,
-        text=True,
-        timeout=300,
+    done = ran(
+        [sys.executable, "-m", companion.MODULE, json.dumps(facts), str(os.getpid())], timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout) <= {"."}  # one for each kernel that it compiled
@@ -114,10 +112,8 @@ def test_the_second_process_ends_with_the_first(tmp_path: Path) -> None:
 
 def warm_up(installation: Path, cache: Path) -> tuple[int, int, list[str]]:
     """(kernels compiled, kernels loaded, lines told) by a warm-up in a new process."""
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-B", "-c", WARM, str(CONFIG)],
-        capture_output=True,
-        text=True,
         timeout=300,
         cwd=installation,
         env={**os.environ, "PYTHONPATH": str(installation), "NEOCPU_CACHE_DIR": str(cache)},
