@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import HostOptions, as_record, hosts_options
+from neocpu.cli.screen.options import HostOptions, as_record, hosts_options, option_with_default
 from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 )
 @force_option("the file of --out")
 @click.option("--quick", is_flag=True, help="Fewer sizes and tries: seconds, and rough.")
-@click.option(
+@option_with_default(
     "--ranks",
     type=click.IntRange(2),
     multiple=True,
     default=(2, 4),
-    show_default=True,
     help="Ranks that are measured together under mpiexec, any number of times.",
 )
 @click.option(
@@ -42,10 +41,9 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Train the networks of the planners neuroshard and autoshard instead.",
 )
-@click.option(
+@option_with_default(
     "--machine",
     default="this-machine",
-    show_default=True,
     help="With --learned: whose networks; of another machine its file is asked, not measured.",
 )
 @hosts_options

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.screen.options import option_with_default
+
 if TYPE_CHECKING:
     from neocpu.oracle.course.unit import CourseUnit
 
@@ -89,11 +91,10 @@ def start(number: int | None) -> None:
 @course.command()
 @UNIT
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option(
+@option_with_default(
     "--seconds",
     type=click.FloatRange(min=0.1),
     default=10.0,
-    show_default=True,
     help="How long one call of a function may take.",
 )
 def check(number: int | None, file: Path | None, seconds: float) -> int:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from neocpu.cli.screen.options import option_with_default
 from neocpu.cli.screen.targets import check_target, force_option
 
 FILE = click.Path(path_type=Path)
@@ -17,26 +18,23 @@ FILE = click.Path(path_type=Path)
     type=FILE,
     help="Converted data set with the run's vocabulary, if it was moved.",
 )
-@click.option(
+@option_with_default(
     "--unlearnt",
     type=click.Choice(("initial", "zero")),
     default="initial",
-    show_default=True,
     help="What rows that were never trained give.",
 )
 @click.option("--fp32", is_flag=True, help="Tables of narrow formats as float32 (.safetensors).")
-@click.option(
+@option_with_default(
     "--part",
     type=click.Choice(("auto", "whole", "dense")),
     default="auto",
-    show_default=True,
     help="ONNX: the whole model, or what follows the lookups; auto: whole where tables are small.",
 )
-@click.option(
+@option_with_default(
     "--inputs",
     type=click.Choice(("codes", "rows")),
     default="codes",
-    show_default=True,
     help="ONNX: what a feature's input holds.",
 )
 @click.option(

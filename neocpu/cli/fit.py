@@ -10,6 +10,7 @@ import click
 from neocpu.cli.screen.options import (
     Launch,
     as_record,
+    option_with_default,
     ranks_option,
     set_option,
 )
@@ -95,11 +96,10 @@ class Crosses:
 )
 @click.option("--weight", default="", metavar="COLUMN", help="How often each row of DATA counts.")
 @click.option("--test", multiple=True, type=FILE, help="Measure on it; DATA is not split.")
-@click.option(
+@option_with_default(
     "--method",
     type=click.Choice(METHODS),
     default="dance",
-    show_default=True,
     help="DANCE, or L-BFGS by progressive batches.",
 )
 @click.option(
@@ -114,17 +114,12 @@ class Crosses:
     metavar="UNITS,...",
     help="Units of hidden layers, as 32,16.  [default: none, a linear model]",
 )
-@click.option(
-    "--activation",
-    type=click.Choice(ACTIVATION_NAMES),
-    default="tanh",
-    show_default=True,
-    help="Of hidden units.",
+@option_with_default(
+    "--activation", type=click.Choice(ACTIVATION_NAMES), default="tanh", help="Of hidden units."
 )
-@click.option(
+@option_with_default(
     "--l2",
     default="1",
-    show_default=True,
     metavar="NUMBER|auto",
     help="Penalty on each weight against the sum of losses, scikit-learn's 1/C; auto: the best of "
     "1, 4, 16, 64 on the last tenth of the train samples (with --hidden, of four times these).",
@@ -133,25 +128,19 @@ class Crosses:
 @click.option("--cross", multiple=True, metavar="A,B", help="Pairs of values of two features too.")
 @click.option("--quadratic", is_flag=True, help="Pairs of values of all features of one value.")
 @click.option("--hash", "hashed", is_flag=True, help="Hash all features, not only their pairs.")
-@click.option(
-    "--bits",
-    type=click.IntRange(1, 30),
-    default=20,
-    show_default=True,
-    help="2^BITS hashed columns.",
+@option_with_default(
+    "--bits", type=click.IntRange(1, 30), default=20, help="2^BITS hashed columns."
 )
-@click.option(
+@option_with_default(
     "--tolerance",
     type=float,
     default=1e-5,
-    show_default=True,
     help="The gradient at the end, against that at the beginning; 0: what so many samples tell.",
 )
-@click.option(
+@option_with_default(
     "--pairs",
     type=click.Choice(PAIRS),
     default="multi",
-    show_default=True,
     help="Of L-BFGS: what changes of the gradient are taken on, the overlap of two samples or all "
     "of one.",
 )
@@ -163,9 +152,7 @@ class Crosses:
     help="First sample's size.  [default: 256, or all where columns are more than samples, with "
     "--hidden weights]",
 )
-@click.option(
-    "--most", type=click.IntRange(1), default=1000, show_default=True, help="Steps at most."
-)
+@option_with_default("--most", type=click.IntRange(1), default=1000, help="Steps at most.")
 @click.option(
     "--patience",
     type=click.IntRange(0),
@@ -174,12 +161,8 @@ class Crosses:
     help="End after so many steps on all samples in which the valid part gained nothing, and keep "
     "the best weights.  [default: go on to the tolerance]",
 )
-@click.option(
-    "--seed",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Of the order of samples, and of initial weights.",
+@option_with_default(
+    "--seed", type=int, default=1, help="Of the order of samples, and of initial weights."
 )
 @click.option(
     "--out",

@@ -5,26 +5,24 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import Launch, ranks_option, set_option
+from neocpu.cli.screen.options import Launch, option_with_default, ranks_option, set_option
 from neocpu.core.presets import log_path
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", nargs=-1, required=True, metavar="DATA...")
-@click.option(
+@option_with_default(
     "--repeats",
     type=click.IntRange(1),
     default=3,
-    show_default=True,
     help="Deals of each column, whose mean and spread are told.",
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the deals.")
-@click.option(
+@option_with_default("--seed", type=click.IntRange(0), default=1, help="Of the deals.")
+@option_with_default(
     "--rows",
     type=click.IntRange(1),
     default=20_000,
-    show_default=True,
     help="Rows of DATA that are measured, at most, spread evenly over it.",
 )
 @ranks_option

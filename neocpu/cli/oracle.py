@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import as_record
+from neocpu.cli.screen.options import as_record, option_with_default
 from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
@@ -27,24 +27,19 @@ OPS = click.option(
 CASES = click.option(
     "--cases", "patterns", multiple=True, metavar="PATTERN", help='Only such cases, e.g. "*mean*".'
 )
-SEED = click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    help="Another seed draws other numbers of the same shapes.",
+SEED = option_with_default(
+    "--seed", default=0, help="Another seed draws other numbers of the same shapes."
 )
-DIM_MULTIPLE = click.option(
+DIM_MULTIPLE = option_with_default(
     "--dim-multiple",
     default=4,
-    show_default=True,
     type=click.IntRange(min=1),
     metavar="N",
     help="Rows have a multiple of N columns; 1: odd widths, too, which FBGEMM's kernels refuse.",
 )
-DRAW = click.option(
+DRAW = option_with_default(
     "--draw",
     default=0,
-    show_default=True,
     type=click.IntRange(min=0),
     metavar="N",
     help="N more cases of each of lookup, weight_gradient, unique_gradient and backward, whose "
@@ -324,11 +319,10 @@ def include() -> None:
 @click.option(
     "--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page."
 )
-@click.option(
+@option_with_default(
     "--budget",
     type=click.FloatRange(min=0),
     default=20.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long to look for what explains wrong answers, in seconds of a laptop's core; it is "
     "counted in work, so that a report is the same on every machine. The verdicts come first.",

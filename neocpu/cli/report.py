@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.screen.options import option_with_default
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.errors import DataError, told_as
 from neocpu.core.targets import refuse_sources
@@ -18,12 +19,8 @@ if TYPE_CHECKING:
 @click.argument(
     "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    help="The page.",
+@option_with_default(
+    "--out", type=click.Path(path_type=Path), default=Path("report.html"), help="The page."
 )
 @force_option("the page")
 @click.option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import as_record, set_option
+from neocpu.cli.screen.options import as_record, option_with_default, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.errors import ConfigError
 from neocpu.train.config import config as configs
@@ -49,31 +49,28 @@ class AnswerOptions:
 
 @click.command()
 @click.argument("config", type=path_type)
-@click.option("--machine", default="zionex", show_default=True, help="A preset, or a .toml file.")
+@option_with_default("--machine", default="zionex", help="A preset, or a .toml file.")
 @click.option(
     "--ranks", type=click.IntRange(1), default=None, help="Ranks; by default all of the machine."
 )
-@click.option(
+@option_with_default(
     "--planner",
     default="search",
-    show_default=True,
     help="One of plan/search/planners.py, or size: balanced by bytes alone.",
 )
-@click.option(
+@option_with_default(
     "--pipeline",
     default="full",
-    show_default=True,
     help="off; input: inputs of the next batch during a step; full: all that can overlap does.",
 )
-@click.option(
+@option_with_default(
     "--algorithm",
     default="measured",
-    show_default=True,
     help="Of exchanges: the machine's curves, or pairwise, ring, tree, hierarchical at its peaks, "
     "or the best of these for each.",
 )
 @click.option("--sums", default="", help="Algorithm of dense sums; by default that of exchanges.")
-@click.option("--steps", type=click.IntRange(1), default=4, show_default=True, help="Measured.")
+@option_with_default("--steps", type=click.IntRange(1), default=4, help="Measured.")
 @click.option("--trace", type=path_type, help="Write a trace for ui.perfetto.dev (.json).")
 @click.option("--scaling", type=path_type, help="Write a picture of 8 to 4,096 ranks (.svg).")
 @click.option("--target-qps", type=float, help="Find the fewest nodes that reach it.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.cli.screen.options import set_option
+from neocpu.cli.screen.options import option_with_default, set_option
 from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.launch import launched, prepare_threads
@@ -28,7 +28,7 @@ from neocpu.train.sweep.trials import SweepFolder, SweepTrial, as_lines
     help="Draw a key from log(a,b), uniform(a,b), int(a,b) or a list a,b,c.",
 )
 @click.option("--trials", type=click.IntRange(0), default=0, help="Draws, for each grid point.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the draws.")
+@option_with_default("--seed", type=click.IntRange(0), default=1, help="Of the draws.")
 @click.option(
     "--out",
     "folder",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import set_option
+from neocpu.cli.screen.options import option_with_default, set_option
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.paths import moved
 from neocpu.core.records import toml_tree
@@ -26,27 +26,22 @@ path_type = click.Path(path_type=Path)
 @click.command()
 @click.argument("config", type=path_type)
 @click.option("--towers", "count", type=click.IntRange(1), required=True, help="How many towers.")
-@click.option(
+@option_with_default(
     "--distance",
     type=click.Choice(DISTANCES),
     default=DISTANCES[0],
-    show_default=True,
     help="Like features together, or unlike ones.",
 )
-@click.option(
-    "--ratio",
-    default=1.0,
-    show_default=True,
-    help="R: no tower has more than R F / T of the F features, rounded up.",
+@option_with_default(
+    "--ratio", default=1.0, help="R: no tower has more than R F / T of the F features, rounded up."
 )
-@click.option(
+@option_with_default(
     "--steps",
     type=click.IntRange(0),
     default=200,
-    show_default=True,
     help="Of the probe, which is trained without towers.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of embedding and clustering.")
+@option_with_default("--seed", default=0, help="Of embedding and clustering.")
 @click.option("--out", type=path_type, help="Write CONFIG with these towers to a .toml file.")
 @force_option("the file of --out")
 @set_option("Override a key for the probe, any number of times.")

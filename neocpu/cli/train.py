@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from neocpu.cli.screen.options import Launch, as_record, ranks_option, set_option
+from neocpu.cli.screen.options import (
+    Launch,
+    as_record,
+    option_with_default,
+    ranks_option,
+    set_option,
+)
 from neocpu.cli.screen.targets import check_target, force_option
 from neocpu.core.cores import available
 from neocpu.kernels.compile.choice import FAMILIES, use
@@ -64,19 +70,17 @@ class ShownOptions:
 @click.option(
     "--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder."
 )
-@click.option(
+@option_with_default(
     "--restarts",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     help="Go on by itself so many times, if ranks are killed or the run stands still; on the hosts "
     "that are left, if some fail.",
 )
-@click.option(
+@option_with_default(
     "--min-ranks",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="End where the hosts that are left take fewer ranks.",
 )
 @click.option(
@@ -90,11 +94,10 @@ class ShownOptions:
     type=click.Path(path_type=Path),
     help="Write what every rank did when, for ui.perfetto.dev (.json).",
 )
-@click.option(
+@option_with_default(
     "--trace-steps",
     type=click.IntRange(1),
     default=50,
-    show_default=True,
     help="Steps at the start and at the end of the run that --trace shows.",
 )
 @force_option("the file of --trace")

@@ -12,6 +12,7 @@ from neocpu.cli.logs.copies import cache
 from neocpu.cli.logs.generate import generate
 from neocpu.cli.logs.negatives import negatives
 from neocpu.cli.logs.order import order
+from neocpu.cli.screen.options import option_with_default
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
 from neocpu.parallel.transport.launch import ended_by_signals
 
@@ -43,12 +44,11 @@ def convert() -> None:
     """
 
 
-_COMPRESS = click.option(
+_COMPRESS = option_with_default(
     "--compress",
     type=click.Choice(["none", "gzip", "zstd"]),
     default="none",
-    show_default=True,
-    help=("Uncompressed files are mapped and load fastest. zstd needs the extra neocpu[zstd]."),
+    help="Uncompressed files are mapped and load fastest. zstd needs the extra neocpu[zstd].",
 )
 _CLUSTERING = (
     click.option(
@@ -57,11 +57,10 @@ _CLUSTERING = (
         metavar="COLUMN",
         help="Make the rows of a session neighbours: this feature's value names it.",
     ),
-    click.option(
+    option_with_default(
         "--cluster-rows",
         type=click.IntRange(1),
         default=1 << 20,
-        show_default=True,
         help="In so many rows of the log at a time, which are held in memory.",
     ),
 )
@@ -71,25 +70,19 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that all conversions share."""
     for option in reversed(
         (
-            click.option(
+            option_with_default(
                 "--dense-transform",
                 type=click.Choice(["log1p", "none"]),
                 default="log1p",
-                show_default=True,
-                help=(
-                    "What is stored for a number x: log1p(max(x, 0)), or x. Missing numbers are "
-                    "0 before it."
-                ),
+                help="What is stored for a number x: log1p(max(x, 0)), or x. Missing numbers are "
+                "0 before it.",
             ),
-            click.option(
+            option_with_default(
                 "--on-error",
                 type=click.Choice(["fail", "skip"]),
                 default="fail",
-                show_default=True,
-                help=(
-                    "A faulty line stops the conversion, or is left out and reported in "
-                    "DST.errors.txt."
-                ),
+                help="A faulty line stops the conversion, or is left out and reported in "
+                "DST.errors.txt.",
             ),
             _COMPRESS,
             click.option(

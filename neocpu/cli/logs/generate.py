@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from neocpu.cli.screen.options import as_record
+from neocpu.cli.screen.options import as_record, option_with_default
 from neocpu.cli.screen.targets import check_target, force_option
 
 if TYPE_CHECKING:
@@ -63,18 +63,13 @@ class LawOptions:
 @click.argument("shape", type=click.Choice(["criteo"]))
 @click.argument("dst", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--rows", type=click.IntRange(1, 1 << 60), required=True, help="Rows to write.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, (1 << 64) - 1),
-    default=1,
-    show_default=True,
-    help="Names the log.",
+@option_with_default(
+    "--seed", type=click.IntRange(0, (1 << 64) - 1), default=1, help="Names the log."
 )
-@click.option(
+@option_with_default(
     "--first-row",
     type=click.IntRange(0, 1 << 60),
     default=0,
-    show_default=True,
     help="First row: train, valid and test files are disjoint ranges of one log.",
 )
 @click.option(
@@ -83,18 +78,16 @@ class LawOptions:
     type=click.Choice(FORMATS),
     help="Default: h5 for .h5 and .hdf5, else the raw TSV.",
 )
-@click.option(
+@option_with_default(
     "--cardinality-scale",
     type=click.FloatRange(0.0, 1.0, min_open=True),
     default=1.0,
-    show_default=True,
     help="Shrinks every category to this share of its published cardinality (at least 3 values).",
 )
 @click.option("--max-rows", type=click.IntRange(1), help="Caps every category's cardinality.")
-@click.option(
+@option_with_default(
     "--hotness",
     default="1",
-    show_default=True,
     help="Codes per row: 4, geometric:4, or C1=8,C3=geometric:20 for single features (h5 only).",
 )
 @click.option(
@@ -114,10 +107,9 @@ class LawOptions:
     type=click.IntRange(1),
     help="Rows of a session, whose categories are more or less often those of the row before.",
 )
-@click.option(
+@option_with_default(
     "--keep",
     default="0.9",
-    show_default=True,
     help="How often, in a session: 0.9, or 0.9,C1=1,C20=0 for single categories.",
 )
 @click.option(
@@ -125,12 +117,8 @@ class LawOptions:
     multiple=True,
     help="Categories that change at the same rows of a session: C1,C2,C3; may be repeated.",
 )
-@click.option(
-    "--compress",
-    type=click.Choice(["none", "gzip", "zstd"]),
-    default="none",
-    show_default=True,
-    help="h5 only.",
+@option_with_default(
+    "--compress", type=click.Choice(["none", "gzip", "zstd"]), default="none", help="h5 only."
 )
 @force_option("DST")
 @as_record("options", LawOptions)

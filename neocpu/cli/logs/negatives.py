@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from neocpu.cli.screen.options import option_with_default
 from neocpu.cli.screen.targets import LogPath, check_target, force_option
 from neocpu.ingest.synthetic.negatives import UNIFORM, WAYS
 
@@ -16,20 +17,15 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--item", required=True, metavar="COLUMN", help="What was chosen.")
 @click.option("--out", type=FILE, required=True, help="File to write: .parquet, else CSV.")
 @force_option("OUT")
-@click.option(
-    "--per", type=click.IntRange(1), default=4, show_default=True, help="Negatives of each row."
-)
-@click.option(
+@option_with_default("--per", type=click.IntRange(1), default=4, help="Negatives of each row.")
+@option_with_default(
     "--by",
     "way",
     type=click.Choice(WAYS),
     default=UNIFORM,
-    show_default=True,
     help="All items alike, or by their popularity to the power of 0.75.",
 )
-@click.option(
-    "--label", default="label", show_default=True, help="The new column: 1 for rows of LOG, else 0."
-)
+@option_with_default("--label", default="label", help="The new column: 1 for rows of LOG, else 0.")
 @click.option(
     "--of-item",
     "of_item",
@@ -38,7 +34,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="A column that goes with the item; may be repeated.  [default: those whose value follows "
     "from the item]",
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the draws.")
+@option_with_default("--seed", type=click.IntRange(0), default=1, help="Of the draws.")
 def negatives(
     log: tuple[str, ...],
     user: str,

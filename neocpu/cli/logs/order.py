@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from neocpu.cli.screen.options import option_with_default
 from neocpu.cli.screen.targets import check_target, force_option
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -12,11 +13,10 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.argument("train", type=FILE)
 @click.argument("dst", type=FILE, metavar="ROWS")
-@click.option(
+@option_with_default(
     "--window",
     type=click.IntRange(1),
     default=256,
-    show_default=True,
     help="Neighbouring samples that count as together, where a sample has one value: a batch.",
 )
 @force_option("ROWS")

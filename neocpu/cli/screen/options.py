@@ -5,7 +5,7 @@ One place for each option, so that they mean the same.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from neocpu.train.config.config import Config
 
 Command = TypeVar("Command", bound=Callable[..., object])
+# an option whose help says its default
+option_with_default = partial(click.option, show_default=True)
 
 
 def as_record(
