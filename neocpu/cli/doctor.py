@@ -1,6 +1,5 @@
 """`neocpu doctor`: is anything wrong with this machine, or with all hosts under mpiexec?"""
 
-import json
 import os
 import platform
 import re
@@ -54,7 +53,7 @@ def doctor() -> None:
     checks = [check for examine in CHECKS for check in examine(comm, threads)]
     checks += check_requested_threads(threads, requested, _usable_cores(comm))
     facts = [platform.node(), _versions(), [asdict(check) for check in checks]]
-    messages = [json.loads(data) for data in comm.allgather_bytes(json.dumps(facts).encode())]
+    messages = comm.allgather(facts)
     if comm.rank == 0:
         for host, versions, host_checks in summed_up(messages):
             click.echo(f"{host}: {versions}")
@@ -234,8 +233,7 @@ def check_requested_threads(threads: int, requested: str, cores: int) -> Iterato
 
 def _cores_of_ranks(comm: Comm) -> list[set[int]]:
     """Cores that each rank of this host may run on. Collective."""
-    facts = json.dumps([host_name(), sorted(available())]).encode()
-    ranks = [json.loads(data) for data in comm.allgather_bytes(facts)]
+    ranks = comm.allgather([host_name(), sorted(available())])
     return [set(cores) for host, cores in ranks if host == host_name()]
 
 

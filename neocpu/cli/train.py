@@ -268,7 +268,7 @@ def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
         free = free.with_name(f"{config.stem}-{number}")
         number += 1
     chosen = last_used if resume else free
-    return Path(comm.allgather_bytes(str(chosen).encode())[0].decode())
+    return Path(comm.allgather(str(chosen))[0])
 
 
 def print_summary(summary: Summary, folder: Path) -> None:

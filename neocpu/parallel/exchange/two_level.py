@@ -148,7 +148,7 @@ class TwoLevelComm(Comm):
         self.world_ranks = direct.world_ranks
         self.direct = direct
         self.places = Places(self.nodes, self.rank)
-        self.inside = direct.split(self.node_of(self.rank), self.rank)
+        self.inside = direct.split(int(self.nodes[self.rank]), self.rank)
         # counts are told when an exchange starts, while others may be at any stage inside
         self._tellers = self.inside.queue("relay counts")
         self.between = direct.queue("between nodes")

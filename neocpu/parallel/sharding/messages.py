@@ -22,19 +22,19 @@ def plan_on_first_rank(comm: "Comm", tables: TableSpecs, make: Callable[[], Plan
     """
     if comm.size == 1:
         return make()
-    return from_bytes(comm.on_first_rank(lambda: to_bytes(make())), tables)
+    return from_text(comm.on_first_rank(lambda: to_text(make())), tables)
 
 
-def to_bytes(plan: Plan) -> bytes:
+def to_text(plan: Plan) -> str:
     """All of a plan but its tables."""
     # tables come from the config, which every rank has read
     shards = [(shard.table, *shard.rows, *shard.cols, shard.rank) for shard in plan.shards]
     layout = [plan.ranks, plan.ranks_per_node, plan.replica_groups]
-    return json.dumps([plan.schemes, shards, layout, plan.placements]).encode()
+    return json.dumps([plan.schemes, shards, layout, plan.placements])
 
 
-def from_bytes(message: bytes, tables: TableSpecs) -> Plan:
-    """The plan that `to_bytes` wrote; it was checked where it was made."""
+def from_text(message: str, tables: TableSpecs) -> Plan:
+    """The plan that `to_text` wrote; it was checked where it was made."""
     # a killed run of an older version noted no groups (`train/checkpoint/keeping.py`)
     schemes, numbers, (ranks, ranks_per_node, *groups), placements = json.loads(message)
     shards = tuple(

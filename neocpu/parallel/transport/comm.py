@@ -4,7 +4,7 @@ nothing can stand.
     start_alltoallv / alltoallv    element counts per rank; every exchange of a step
     start_allgatherv / allgatherv  everything to everybody
     alltoall                       equal blocks
-    largest, allgather_bytes       small things
+    largest, allgather             small things; allgather_bytes
     barrier, quiet_barrier         the quiet one sleeps, for waits of seconds
     split                          the same verbs among some of the ranks
     queue                          the same ranks, with an order of calls of its own
@@ -22,7 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,6 +40,8 @@ from neocpu.parallel.transport.sent import (
     sum_traffic,
 )
 from neocpu.parallel.transport.started import Done, Request, Stream
+
+T = TypeVar("T")
 
 # Queues of a step: calls on queues of other names count as those of the queue that they stem from.
 QUEUES = ("input", "exchange", "dense")
@@ -191,10 +193,11 @@ class Comm(ABC):
         # a second gather: receivers must know all sizes before they can take bytes in
         gathered = np.empty(int(sizes.sum()), np.uint8)
         self.allgatherv(np.frombuffer(data, np.uint8), gathered, sizes)
-        ends = np.cumsum(sizes)
-        return [
-            gathered[end - size : end].tobytes() for end, size in zip(ends.tolist(), sizes.tolist())
-        ]
+        return [part.tobytes() for part in np.split(gathered, np.cumsum(sizes)[:-1])]
+
+    def allgather(self, value: object) -> list[Any]:
+        """Every rank's value, as JSON has it, in rank order; as `allgather_bytes`."""
+        return [json.loads(data) for data in self.allgather_bytes(json.dumps(value).encode())]
 
     def largest(self, value: int, what: str = "") -> int:
         """The largest of all ranks' integers, on every rank. what : as of `start_alltoallv`."""
@@ -218,9 +221,8 @@ class Comm(ABC):
         from_here = error is not None and speaker == self.rank
         # a gather needs all ranks; those that have nothing to say bring nothing
         status = getattr(error, "exit_status", None)
-        facts = [type(error).__name__, str(error), status]
-        description = json.dumps(facts).encode() if from_here else b""
-        name, message, status = json.loads(self.allgather_bytes(description)[speaker])
+        facts = [type(error).__name__, str(error), status] if from_here else None
+        name, message, status = self.allgather(facts)[speaker]
         raised: BaseException
         if status is not None and status > 128:
             raised = errors.Stopped(status - 128, message)
@@ -246,15 +248,16 @@ class Comm(ABC):
             error = problem
         self.agree(error)
 
-    def on_first_rank(self, work: Callable[[], bytes]) -> bytes:
-        """Do something on rank 0: what it returns, and a NeocpuError that it raises, is that of all
-        ranks. Collective.
+    def on_first_rank(self, work: Callable[[], T]) -> T:
+        """Do something on rank 0: what it returns, as JSON has it, or a NeocpuError that it raises
+        is that of all ranks. Collective.
         """
-        result = b""
+        result: T | None = None
         with self.agreeing():
             if self.rank == 0:
                 result = work()
-        return self.allgather_bytes(result)[0]
+        said: T = self.allgather(result)[0]
+        return said
 
     # ---- where ranks are, and what was sent ----
 
@@ -315,12 +318,8 @@ class Comm(ABC):
         """Number of each rank's host, which is that of its first rank, whatever a config calls
         nodes (`parallel.ranks_per_node`). Collective.
         """
-        keys = self.allgather_bytes(host_key().encode())
+        keys = self.allgather(host_key())
         return [keys.index(key) for key in keys]
-
-    def node_of(self, rank: int) -> int:
-        """Number of the node that holds `rank`, from 0."""
-        return int(self.nodes[rank])
 
     @property
     def ranks_per_node(self) -> int:
@@ -348,15 +347,13 @@ class Comm(ABC):
         return sum_traffic([state["sent"] for state in self.traffic_of_ranks()])
 
     def traffic_of_ranks(self) -> list[dict[str, Any]]:
-        """What each rank did so far: {"sent": `Traffic.state`, "received": bytes by receiver,
+        """As `traffic`, of each rank: {"sent": `Traffic.state`, "received": bytes by receiver,
         "waited": {verb: seconds}}.
-
-        Collective; the report does not count itself.
         """
         sent = self.sent
         # taken before the gather, which would count itself
         state = {"sent": sent.state(), "received": sent.received(), "waited": sent.waited}
-        return [json.loads(data) for data in self.allgather_bytes(json.dumps(state).encode())]
+        return self.allgather(state)
 
     def _begin(self, verb: str, what: str, sends: Counts, recvs: Counts) -> CallUnderWay:
         """A call begins; sends, recvs : i64[size], bytes."""

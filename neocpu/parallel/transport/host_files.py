@@ -5,7 +5,6 @@ rank 0's takes a copy in for all ranks of its host; and what ranks wrote of a fi
 their own, on disks of their own, rank 0 puts into its file.
 """
 
-import json
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,9 +75,8 @@ def _on_host(comm: Comm, path: Path, folder: Path) -> str:
 
 def _first_of_hosts(comm: Comm, wanting: bool) -> list[int]:
     """The lowest rank of each host among those that want a file."""
-    facts = comm.allgather_bytes(json.dumps([socket.gethostname(), wanting]).encode())
     firsts: dict[str, int] = {}
-    for rank, (host, wants) in enumerate(map(json.loads, facts)):
+    for rank, (host, wants) in enumerate(comm.allgather([socket.gethostname(), wanting])):
         if wants:
             firsts.setdefault(host, rank)
     return list(firsts.values())
@@ -117,8 +115,7 @@ def collect(comm: Comm, path: Path, extents: Mapping[str, Extent]) -> None:
     pieces = _pieces(path, extents)
     while True:
         first, data = next(pieces, (0, b""))
-        facts = comm.allgather_bytes(json.dumps([first, len(data)]).encode())
-        coming = [json.loads(fact) for fact in facts]
+        coming = comm.allgather([first, len(data)])
         if not any(size for _, size in coming):
             break
         sends = np.zeros(comm.size, np.int64)

@@ -5,7 +5,6 @@ launchers that leave no size). Alone, mpi4py is never imported. Nothing here imp
 its thread count when it is imported.
 """
 
-import json
 import os
 import secrets
 import shutil
@@ -145,7 +144,7 @@ def get_comm(
             )
         comm = mpi.MpiComm(ranks_per_node=ranks_per_node, windows=WINDOWS[windows])
         # drawn, since jobs that one shell starts after each other have the same parent
-        token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
+        token = comm.allgather(secrets.token_hex(8))[0]
         if comm.size > 1:
             join_job(token, comm.rank, comm.abort)
             from neocpu.parallel.transport.stale import end_with_launcher
@@ -349,8 +348,7 @@ def _cores_on_this_host(comm: Comm) -> tuple[set[int], dict[int, set[int]]]:
     """Cores that this rank may run on, and those of the other ranks of its host, by rank.
     Collective.
     """
-    facts = json.dumps([host_name(), sorted(cores.available())]).encode()
-    ranks = [json.loads(data) for data in comm.allgather_bytes(facts)]
+    ranks = comm.allgather([host_name(), sorted(cores.available())])
     host, my_cores = ranks[comm.rank]
     return set(my_cores), {
         r: set(cpus) for r, (name, cpus) in enumerate(ranks) if name == host and r != comm.rank

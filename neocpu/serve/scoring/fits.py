@@ -210,5 +210,5 @@ def fit(
 
 def open_fit(path: Path, overrides: Sequence[str], comm: Comm) -> FitScorer | None:
     """The fit that a path names; None: it names a run, or a checkpoint. Collective."""
-    file = comm.on_first_rank(lambda: str(fit_file(path) or "").encode()).decode()
+    file = comm.on_first_rank(lambda: str(fit_file(path) or ""))
     return FitScorer(file, overrides, comm) if file else None

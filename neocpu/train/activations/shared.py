@@ -77,11 +77,7 @@ class SharedActivations:
         make = place_of(config, folder)
         speed = measured(make)
         plan = partial(interleave, graphs, forward, self._budget, speed)
-
-        def best() -> bytes:
-            return plan()[0].encode()
-
-        self.order = world.comm.on_first_rank(best).decode()
+        self.order = world.comm.on_first_rank(lambda: plan()[0])
         error: NeocpuError | None = None
         try:
             schedule = plan((self.order,))[1]

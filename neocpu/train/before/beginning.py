@@ -9,7 +9,6 @@ notes that model's digest, which enters the digest of the run, and its checkpoin
 takes to go on without that model: the notes, and the vocabularies by which rows are chosen.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -189,8 +188,7 @@ def _as_begun(config: Config, out: Path, comm: Comm) -> Config:
     """The config with the values that its newest checkpoint has of keys that nobody named."""
     keys = [*config.chosen, *([BATCH_SIZE] if config.batch_chosen else [])]
     # one rank reads: the others may see an older state of a network folder
-    values = comm.on_first_rank(lambda: json.dumps(_begun_values(out, keys)).encode())
-    return config.with_chosen(json.loads(values))
+    return config.with_chosen(comm.on_first_rank(lambda: _begun_values(out, keys)))
 
 
 def _begun_values(out: Path, keys: list[str]) -> dict[str, object]:

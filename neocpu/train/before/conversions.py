@@ -28,15 +28,15 @@ def copy_folders(comm: Comm, out: Path) -> CopyFolders:
     """
     marker = cache_folder() / f".seen-{os.getpid()}"
 
-    def mark() -> bytes:
+    def mark() -> str:
         if comm.size == 1 or not is_writable(marker.parent):
-            return b""
+            return ""
         marker.touch()
-        return str(marker).encode()
+        return str(marker)
 
     # hosts may have homes of their own, and the same path on each
     name = comm.on_first_rank(mark)
-    hidden = comm.largest(int(bool(name) and not Path(os.fsdecode(name)).exists()))
+    hidden = comm.largest(int(bool(name) and not Path(name).exists()))
     if comm.rank == 0 and name:
         marker.unlink(missing_ok=True)
     return CopyFolders(out, cache=not hidden)

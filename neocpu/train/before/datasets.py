@@ -3,7 +3,6 @@
 Raw logs are converted once, by rank 0; then every rank maps the converted files.
 """
 
-import json
 import math
 import signal
 from collections.abc import Callable, Mapping
@@ -171,8 +170,7 @@ class Splits:
         if name not in self._estimates:
             data = next(iter(self.datasets.values()))
             first = FirstSamples(self.config, data, self._vocabularies)
-            message = self.comm.on_first_rank(lambda: json.dumps(estimate(first)).encode())
-            self._estimates[name] = json.loads(message)
+            self._estimates[name] = self.comm.on_first_rank(lambda: dict(estimate(first)))
         return self._estimates[name]
 
 
@@ -227,7 +225,7 @@ def open_paths(
                     converted_files[name] = [str(path) for path in files]
                     if name == first_train(sources):
                         fitted = files[0]
-    readable = json.loads(comm.allgather_bytes(json.dumps(converted_files).encode())[0])
+    readable = comm.allgather(converted_files)[0]
     if comm.size > 1:
         from neocpu.parallel.transport.host_files import on_every_host
 

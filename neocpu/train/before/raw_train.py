@@ -5,7 +5,6 @@ each file how many rows its blocks have, so that samples have the order of the c
 """
 
 import io
-import json
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -59,7 +58,7 @@ def open_raw_train(
     paths = _agreed(comm, looked)
     if not paths:
         return config, None
-    numbers = json.loads(comm.on_first_rank(lambda: json.dumps(_fitted(config, paths)).encode()))
+    numbers = comm.on_first_rank(lambda: _fitted(config, paths))
     if numbers is not None:
         config = replace(config, data=replace(config.data, schema=numbers))
     kept = config.data.shuffle and not streamed and copy_folders(comm, out).cache
@@ -81,7 +80,7 @@ def open_raw_train(
         dataset = ComingDataset(log, coming) if streamed else RawDataset(log)
         _refuse_order(config, dataset)
     if len(counting) < comm.size and dataset is not None:
-        seen = comm.on_first_rank(lambda: fingerprint(dataset).encode()).decode()
+        seen = comm.on_first_rank(lambda: fingerprint(dataset))
         dataset.fingerprint = "" if comm.rank in counting else seen
     for index in (index for index in files if index.skipped):
         faults = f"{index.skipped:,} malformed lines of {index.path} are skipped, the first: "
@@ -160,9 +159,7 @@ def _fitted(config: Config, paths: Sequence[Path]) -> dict[str, object] | None:
 
 def _agreed(comm: Comm, names: Callable[[], list[str]]) -> list[Path]:
     """The files that rank 0 names. Collective."""
-    return [
-        Path(name) for name in json.loads(comm.on_first_rank(lambda: json.dumps(names()).encode()))
-    ]
+    return [Path(name) for name in comm.on_first_rank(names)]
 
 
 def _in_any_order(config: Config, paths: Sequence[Path], tell: Tell) -> list[str]:
@@ -187,8 +184,8 @@ def _of_all(
     comm: Comm, counted: Sequence[FileIndex], counting: Sequence[int], files: int
 ) -> tuple[FileIndex, ...]:
     """The counts of all files, of which each of the ranks `counting` has every so many-th."""
-    texts = comm.allgather_bytes(json.dumps([asdict(index) for index in counted]).encode())
-    by_rank = [[FileIndex(**index) for index in json.loads(texts[rank])] for rank in counting]
+    of_ranks = comm.allgather([asdict(index) for index in counted])
+    by_rank = [[FileIndex(**index) for index in of_ranks[rank]] for rank in counting]
     return tuple(
         by_rank[number % len(counting)][number // len(counting)] for number in range(files)
     )

@@ -91,9 +91,8 @@ def check_room(run: PlannedRun, comm: Comm, tell: Tell) -> bool:
     if comm.rank == 0 and (text := beyond_home(run, host_ranks)):
         tell(text)
     # rank 0 alone can tell, and it may be another host that is short
-    warnings = [text.decode() for text in comm.allgather_bytes(warning.encode()) if text]
-    if warnings:
-        tell(warnings[0])
+    if text := next(filter(None, comm.allgather(warning)), ""):
+        tell(text)
     return huge
 
 

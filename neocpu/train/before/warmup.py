@@ -132,11 +132,10 @@ def warm_up(
                     _mark(moving[0][0])
             # a wait of seconds: asleep, so that the compiler has the cores
             comm.quiet_barrier()
-    obstacles = comm.allgather_bytes(obstacle.encode())
-    for rank, text in enumerate(obstacles):
+    for rank, text in enumerate(comm.allgather(obstacle)):
         # rank 0 speaks for itself when it compiles something that it cannot keep
         if rank and text and tell:
-            tell(f"rank {rank} cannot write its kernel cache, {text.decode()}; {ADVICE}")
+            tell(f"rank {rank} cannot write its kernel cache, {text}; {ADVICE}")
     return time.perf_counter() - started
 
 

@@ -77,7 +77,7 @@ class Candidates:
                     f"0 would overwrite them: {'; '.join(self._refused)}. Choose another --out, "
                     "upgrade neocpu if they are newer, or remove them"
                 )
-        newest = self._comm.allgather_bytes(newest.encode())[0].decode()
+        newest = self._comm.allgather(newest)[0]
         return Path(newest) if newest else None
 
     def refuse(self, path: Path, why: str) -> None:
@@ -149,8 +149,7 @@ def _damage(
                     pass
     except CheckpointError as problem:
         trouble = str(problem)
-    troubles = comm.allgather_bytes(trouble.encode())
-    return next((text.decode() for text in troubles if text), "")
+    return next(filter(None, comm.allgather(trouble)), "")
 
 
 def sound_for(out: Path, world: "World", tell: Tell) -> Path | None:
@@ -214,8 +213,7 @@ def load(
             raise CheckpointError(f"{path}: {problem}") from problem
         step = file.step
         quantized = file.quantized
-    of_ranks = [text.decode() for text in world.comm.allgather_bytes(unsound.encode())]
-    if text := next(filter(None, of_ranks), ""):
+    if text := next(filter(None, world.comm.allgather(unsound)), ""):
         warn(f"warning: {path.name}: {text}: predictions that need it will not be numbers")
     caveat = ""
     if quantized:

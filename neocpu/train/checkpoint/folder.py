@@ -11,13 +11,13 @@ the checkpoints, others are lent copies until the run has loaded them (`lent`).
 
 import contextlib
 import errno
-import json
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from neocpu.core.errors import REMEDIES, CheckpointError
 from neocpu.core.types import Tree
@@ -27,6 +27,8 @@ from neocpu.train.checkpoint.links import base_of
 from neocpu.train.checkpoint.policy import SavingPolicy
 from neocpu.train.fit.keys import FILE as FIT
 from neocpu.train.watch.results import read_json, write_json
+
+T = TypeVar("T")
 
 FOLDER = "checkpoints"
 PATTERN = "step-????????*.h5"
@@ -211,12 +213,12 @@ class Elsewhere:
             partial.unlink(missing_ok=True)
 
 
-def on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> bytes:
+def on_first_rank(comm: Comm, path: Path, work: Callable[[], T]) -> T:
     """Do something on rank 0; what it returns, and its error, is that of all ranks."""
 
-    def done() -> bytes:
+    def done() -> T:
         with explained(path):
-            return work() or b""
+            return work()
 
     return comm.on_first_rank(done)
 
@@ -269,7 +271,7 @@ def checkpoint_of(path: str | Path, comm: Comm | None = None) -> Path:
     Rank 0 looks: the others may see an older state of a network folder.
     """
     comm = comm or SingleComm()
-    return Path(comm.on_first_rank(lambda: str(best_or_last(Path(path))).encode()).decode())
+    return Path(comm.on_first_rank(lambda: str(best_or_last(Path(path)))))
 
 
 @contextmanager
@@ -281,7 +283,7 @@ def lent(out: Path, comm: Comm) -> Iterator[None]:
     """
     from neocpu.parallel.transport.host_files import apart, deliver
 
-    names = json.loads(comm.on_first_rank(lambda: _names(out)))
+    names = comm.on_first_rank(lambda: [path.name for path in checkpoints(out)])
     files = [Path(out) / FOLDER / name for name in names]
     own = [] if any(file.exists() for file in files) else checkpoints(out)
     foreign = None
@@ -301,7 +303,3 @@ def lent(out: Path, comm: Comm) -> Iterator[None]:
         for file in borrowed:
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
-
-
-def _names(out: Path) -> bytes:
-    return json.dumps([path.name for path in checkpoints(out)]).encode()

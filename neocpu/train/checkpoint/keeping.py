@@ -19,7 +19,7 @@ from neocpu.core.errors import ConfigError, TrainingError, told_as
 from neocpu.core.targets import nearest_existing
 from neocpu.core.types import JsonObject
 from neocpu.parallel.parity.keeper import ParityKeeper
-from neocpu.parallel.sharding.messages import to_bytes
+from neocpu.parallel.sharding.messages import to_text
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.transport.comm import Comm
 from neocpu.tables.storage.lasting import no_room
@@ -49,20 +49,20 @@ def keeper_of(
         )
     record = out / RECORD
 
-    def begin() -> bytes:
+    def begin() -> dict[str, str]:
         facts = {"token": secrets.token_hex(8), "key": key_of(out)}
         with told_as(TrainingError, record):
             record.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-        return json.dumps(facts).encode()
+        return facts
 
-    facts = json.loads(comm.on_first_rank(begin))
+    facts = comm.on_first_rank(begin)
     for path in files_of(config, facts["key"]):
         with suppress(OSError):
             path.unlink()
     comm.barrier()  # before any rank of this host makes its own
     facts |= {
         "header": header_digest(config),
-        "plan": to_bytes(plan).decode(),
+        "plan": to_text(plan),
     }
     keeper = ParityKeeper(
         comm,

@@ -68,9 +68,8 @@ class CheckpointMirror:
         self._counts = {"files": 0, "bytes": 0}
         self._seconds = 0.0
 
-    def _open(self) -> bytes:
+    def _open(self) -> None:
         self._opened = open_place(self._name)
-        return b""
 
     @property
     def _place(self) -> Place:
@@ -94,7 +93,7 @@ class CheckpointMirror:
             while self.brings_newer(self._found(newest)):
                 pass
 
-    def _claim(self) -> bytes:
+    def _claim(self) -> None:
         if self._place.names():
             raise TrainingError(
                 f"{self._place} already has checkpoints of a run; go on with --resume, choose "
@@ -102,7 +101,6 @@ class CheckpointMirror:
             )
         owner = {"out": str(self._out.absolute()), "host": socket.gethostname()}
         self._place.write(OWNER, json.dumps(owner).encode())
-        return b""
 
     def _found(self, newest: Newest) -> Path | None:
         try:
@@ -115,27 +113,27 @@ class CheckpointMirror:
 
         path : the newest one that can be used (None: there is none). Collective.
         """
-        name = self._comm.on_first_rank(lambda: self._offer(path)).decode()
+        name = self._comm.on_first_rank(lambda: self._offer(path))
         if name:
             self._comm.on_first_rank(lambda: self._bring(name))
         return bool(name)
 
-    def _offer(self, path: Path | None) -> bytes:
+    def _offer(self, path: Path | None) -> str:
         try:
             names = self._place.names()
         except NeocpuError as error:
             if path is None:
                 raise
             self._tell(f"warning: the mirror is left aside: {error}")
-            return b""
+            return ""
         # steps of more than eight digits have longer names
         known = (0, "") if path is None else (len(path.name), path.name)
         newer = [key for name in {*names} - self._tried if (key := (len(name), name)) > known]
         name = max(newer, default=known)[1] if newer else ""
         self._tried.add(name)
-        return name.encode()
+        return name
 
-    def _bring(self, name: str) -> bytes:
+    def _bring(self, name: str) -> None:
         """Copy a checkpoint here, with what it is based on as far as that is missing or damaged."""
         try:
             sizes = self._place.names()
@@ -150,7 +148,6 @@ class CheckpointMirror:
                 name = base if base and not _is_whole(target.with_name(base)) else ""
         except (NeocpuError, OSError) as error:
             self._tell(f"warning: {name} could not be brought from {self._place}: {error}")
-        return b""
 
     # ---- while it trains ----
 

@@ -331,16 +331,16 @@ class Saver:
     ) -> Offsets:
         """Create the file on rank 0; the offsets of its datasets on all."""
 
-        def make() -> bytes:
+        def make() -> Offsets:
             self.folder.mkdir(parents=True, exist_ok=True)
             # killed runs leave partial files; no other run can be writing, the folder is locked
             for old in self.folder.glob(".step-*.partial"):
                 old.unlink()
             image = lay_out(pending.tensors, counts, attributes, texts, vocabularies)
             pending.image = create(image, pending.partial)
-            return json.dumps(image.offsets).encode()
+            return image.offsets
 
-        offsets: Offsets = json.loads(on_first_rank(self.comm, pending.path, make))
+        offsets = on_first_rank(self.comm, pending.path, make)
         pending.elsewhere.look(self.comm, pending.partial)
         return offsets
 

@@ -60,7 +60,7 @@ class AsynchronousTrainer(Trainer):
 
     def _sum_up(self, training: AsynchronousTraining, repeats: bool) -> None:
         """What the summary says of servers and trainers. Collective."""
-        moved = sum(int(data) for data in self.comm.allgather_bytes(b"%d" % training.moved))
+        moved = sum(self.comm.allgather(training.moved))
         self._measurements.notes[NOTE] = {
             "repeats": repeats,
             "workers": training.roles.workers,

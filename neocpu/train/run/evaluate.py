@@ -3,7 +3,6 @@
 Forward passes only: neither weights nor optimizer state nor the number of steps change.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -126,7 +125,7 @@ def rankings_of(
     """Ranking metrics by head, computed by rank 0 from all samples. Collective."""
     whole = {name: _on_first_rank(each, comm) for name, each in scores.items()}
 
-    def work() -> bytes:
+    def work() -> dict[str, dict[str, float | None]]:
         from neocpu.train.watch.ranking import ranking
 
         codes = grouping.codes()
@@ -138,10 +137,9 @@ def rankings_of(
                     "predictions; were faulty lines skipped?"
                 )
             values[name] = ranking(predictions, labels, codes, grouping.at)
-        return json.dumps(values).encode()
+        return values
 
-    rankings: dict[str, dict[str, float | None]] = json.loads(comm.on_first_rank(work))
-    return rankings
+    return comm.on_first_rank(work)
 
 
 def _on_first_rank(scores: Scores, comm: Comm) -> tuple[Floats, Floats]:

@@ -154,7 +154,7 @@ class FitRun:
         """The folder's fit, if there is one. Raises TrainingError for one of other keys, data or
         columns, CheckpointError for one that is damaged.
         """
-        found = self.comm.on_first_rank(lambda: b"1" if (self.out / FILE).exists() else b"")
+        found = self.comm.on_first_rank((self.out / FILE).exists)
         if not found:
             self._tell(f"{self.out}: nothing to go on with; it begins")
             return None
@@ -347,11 +347,7 @@ def config_of(
     left_out = [weight] if weight else []
     classes = {"softmax": "all", "squares": ""}.get(loss, "some")
     wishes = Wishes(label=label, positive=positive, test=test, left_out=left_out, classes=classes)
-
-    def work() -> bytes:
-        return draft(data, target, wishes).text.encode()
-
-    text = comm.on_first_rank(work).decode()
+    text = comm.on_first_rank(lambda: draft(data, target, wishes).text)
     if weight:
         schema = configs.loads(text, data[0]).data.schema
         if not isinstance(schema, Mapping):

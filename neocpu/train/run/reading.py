@@ -10,7 +10,6 @@ it reads, and connects to the master and all trainers by the addresses that rank
 """
 
 import itertools
-import json
 import secrets
 import socket
 import subprocess
@@ -110,7 +109,7 @@ class ReaderSchedule(BatchSchedule):
         counts = session.queue.counts
         depth = counts.depth / max(counts.splits, 1)
         own = [counts.started, counts.waited, depth, counts.most_bytes]
-        ranks = [json.loads(text) for text in self.comm.allgather_bytes(json.dumps(own).encode())]
+        ranks = self.comm.allgather(own)
         started, waited, depths, most = zip(*ranks)
         return {
             "readers": {
@@ -218,7 +217,7 @@ class Session:
             "trainer": _addresses(listener, near),
             "master": _addresses(master, near),
         }
-        facts = [json.loads(text) for text in comm.allgather_bytes(json.dumps(own).encode())]
+        facts = comm.allgather(own)
         self._token: str = facts[0]["token"]
         self._master_addresses: list[Address] = facts[0]["master"]
         self._closed = False

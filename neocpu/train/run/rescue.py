@@ -26,7 +26,7 @@ from neocpu.core.types import Bytes, Floats, Ints, JsonObject, Tell
 from neocpu.parallel.parity.groups import WORD, RankChunks
 from neocpu.parallel.parity.keeper import parity_records, split_note, sum_of
 from neocpu.parallel.parity.records import RowRecords
-from neocpu.parallel.sharding.messages import from_bytes
+from neocpu.parallel.sharding.messages import from_text
 from neocpu.parallel.sharding.plan import Plan
 from neocpu.parallel.sharding.schemes import Shard
 from neocpu.parallel.transport.comm import Comm
@@ -107,15 +107,15 @@ class Remains:
 
         Raises Unusable on all ranks.
         """
-        record, newest = json.loads(self._comm.on_first_rank(self._record))
+        record, newest = self._comm.on_first_rank(self._record)
         if not record or not self._look(record):
             return ""
-        plan = from_bytes(self._facts["plan"].encode(), self._config.tables)
+        plan = from_text(self._facts["plan"], self._config.tables)
         lost = self._settle(plan, self._common_turn())
         step = max(self._from_all({rank: left.step for rank, left in self._left.items()}).values())
         if step <= max(newest, 0):
             return ""
-        note = self._gathered(self._left[min(self._left)].note if self._left else b"")
+        note = self._comm.allgather_bytes(self._left[min(self._left)].note if self._left else b"")
         first = min(rank for rank in self._holder if rank not in lost)
         size = sum(self._rebuild(plan, rank) for rank in sorted(lost))
         self._write(plan, step, note[self._holder[first]], splits, first)
@@ -128,16 +128,16 @@ class Remains:
 
     # ---- look ----
 
-    def _record(self) -> bytes:
+    def _record(self) -> tuple[JsonObject, int]:
         """The record of the newest run in the folder ({}: none), and its newest checkpoint."""
         record = read_json(self._out / RECORD)
         steps = [int(path.stem.split("-")[1]) for path in checkpoints(self._out)]
-        return json.dumps([record, max(steps, default=-1)]).encode()
+        return record, max(steps, default=-1)
 
     def _look(self, record: JsonObject) -> bool:
         """Find the files of the run, and open this rank's share of them; are there any?"""
         comm = self._comm
-        keys = self._gathered(host_key().encode())
+        keys = self._comm.allgather_bytes(host_key().encode())
         here = [rank for rank, key in enumerate(keys) if key == keys[comm.rank]]
         paths: dict[int, str] = {}
         for path in files_of(self._config, record["key"]) if comm.rank == here[0] else ():
@@ -146,8 +146,8 @@ class Remains:
                 if facts["token"] == record["token"]:
                     paths[facts["rank"]] = str(path)
                     self._facts = facts
-        whole = [json.loads(text) for text in self._gathered(json.dumps(paths).encode())]
-        texts = self._gathered(json.dumps(self._facts).encode())
+        whole = self._comm.allgather(paths)
+        texts = self._comm.allgather_bytes(json.dumps(self._facts).encode())
         self._facts = next(filter(None, map(json.loads, texts)), {})
         if not self._facts:
             return False
@@ -310,13 +310,10 @@ class Remains:
 
     # ---- between ranks ----
 
-    def _gathered(self, data: bytes) -> list[bytes]:
-        return self._comm.allgather_bytes(data)
-
     def _from_all(self, values: "dict[int, Any]") -> "dict[int, Any]":
         """Values by rank of the run, of all ranks here."""
-        texts = self._gathered(json.dumps(values).encode())
-        return {int(rank): value for text in texts for rank, value in json.loads(text).items()}
+        of_ranks = self._comm.allgather(values)
+        return {int(rank): value for each in of_ranks for rank, value in each.items()}
 
 
 class RowsLeft:

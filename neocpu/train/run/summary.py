@@ -3,7 +3,6 @@
 Its digest, metrics, speed, memory, traffic and plan, as `run.json` has them.
 """
 
-import json
 import resource
 import sys
 from collections.abc import Sequence
@@ -50,7 +49,7 @@ def summarise(
     comm = world.comm
     config = world.config
     tables = world.embedding.tbe
-    memory = [int(data) for data in comm.allgather_bytes(b"%d" % peak_memory())]
+    memory = comm.allgather(peak_memory())
     return {
         # a run that had nothing to train wrote no checkpoint, so its digest is not known yet
         "digest": recovery.digest or digest(world, steps),
@@ -90,7 +89,7 @@ def _activations(world: World) -> dict[str, object]:
     local = dict.fromkeys(names, 0.0)
     if world.step.activations is not None:
         local = world.step.activations.counts()
-    ranks = [json.loads(x) for x in world.comm.allgather_bytes(json.dumps(local).encode())]
+    ranks = world.comm.allgather(local)
     sums = {"moved", "remade"}
     return {
         "activations": {
@@ -138,8 +137,8 @@ def tier_counts(comm: Comm, local: JsonObject) -> list[JsonObject]:
     Tables come in the order in which ranks name them, a table's tiers nearest first.
     """
     totals: dict[tuple[str, str], dict[str, object]] = {}
-    for message in comm.allgather_bytes(json.dumps(local).encode()):
-        for table, tiers in json.loads(message).items():
+    for of_rank in comm.allgather(local):
+        for table, tiers in of_rank.items():
             for counts in tiers:
                 name = counts.pop("tier")
                 total = totals.setdefault((table, name), {"table": table, "tier": name})

@@ -7,7 +7,6 @@ whole schema, with all numbers that were fitted: data are read alike wherever th
 """
 
 import hashlib
-import json
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -84,10 +83,7 @@ def refuse_different(comm: Comm, datasets: Mapping[str, Dataset]) -> None:
     if comm.size == 1:
         return
     own = {name: [data.rows, fingerprint(data)] for name, data in datasets.items()}
-    facts = [
-        json.loads(fact)
-        for fact in comm.allgather_bytes(json.dumps([socket.gethostname(), own]).encode())
-    ]
+    facts = comm.allgather([socket.gethostname(), own])
     first_host, first = facts[0]
     different = [
         f"{name}: {datasets[name].paths[0]} on {host} has other samples than on {first_host}; copy "

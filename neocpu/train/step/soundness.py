@@ -137,7 +137,7 @@ class Soundness:
         if not unsound:
             return False
         # what a rank met itself says more than the sums, which show only that one did
-        met = [text.decode() for text in self._comm.allgather_bytes(turn.fault.encode())]
+        met = self._comm.allgather(turn.fault)
         turn.fault = next(filter(None, met), "") or self._of_parameter(gradients)
         turn.scaled = self._model.precision.overflowed()
         if not (turn.scaled or self._goes_on):

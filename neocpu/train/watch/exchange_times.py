@@ -9,7 +9,6 @@ An exchange is over once the last rank has come, so exposed time also holds the 
 ranks.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -44,13 +43,10 @@ def exchange_report(comm: Comm, times: Times, steps: int) -> dict[str, object]:
     packed = [[*key, asdict(value)] for key, value in times.items()]
     # asking for the counts must not change them
     with uncounted(comm):
-        messages = comm.allgather_bytes(json.dumps(packed).encode())
+        of_ranks = comm.allgather(packed)
     ranks: list[Times] = [
-        {
-            (queue, collective): ExchangeTimes(**fields)
-            for queue, collective, fields in json.loads(message)
-        }
-        for message in messages
+        {(queue, collective): ExchangeTimes(**fields) for queue, collective, fields in each}
+        for each in of_ranks
     ]
     # without one nobody knows when a transfer ended that was not waited for
     set_speed = comm.sent.throttle is not None
