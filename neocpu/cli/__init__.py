@@ -87,8 +87,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module, _, attribute = PLACES.get(name, f"neocpu.cli.{name}:{name}").partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
+        return getattr(import_module(module), attribute)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command. Raises NeocpuError with the status of a signal that stopped it."""

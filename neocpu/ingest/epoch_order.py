@@ -97,8 +97,7 @@ class EpochOrder:
         order = np.argsort(words[first, 0], kind="stable")
         lengths = np.diff(first, append=samples.size)[order]
         within = np.arange(samples.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        runs: Ints = np.repeat(first[order], lengths) + within
-        return runs
+        return np.repeat(first[order], lengths) + within
 
 
 def sorted_by_words(key: np.uint64, first: int, count: int, epoch: int) -> Ints:

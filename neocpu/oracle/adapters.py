@@ -97,8 +97,7 @@ def _from_torch(tensor: object) -> Array:
         host = host.to_dense()
     form = NAMES.get(str(host.dtype).removeprefix("torch."))
     if form is None:
-        array: Array = host.numpy()
-        return array
+        return host.numpy()
     code = {1: torch.uint8, 2: torch.int16}[host.element_size()]
     return coded(host.contiguous().view(code).numpy(), form)
 

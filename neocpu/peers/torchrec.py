@@ -75,8 +75,7 @@ def _keyed(keys: list[str], lengths: list[int], values: Tensor) -> KeyedTensor:
         from torchrec.sparse.jagged_tensor import KeyedTensor as TorchRecKeyedTensor
     except ImportError:
         return KeyedTensor(keys, lengths, values)
-    keyed: KeyedTensor = TorchRecKeyedTensor(keys, lengths, values)
-    return keyed
+    return TorchRecKeyedTensor(keys, lengths, values)
 
 
 class JaggedFeatures(Protocol):
@@ -135,16 +134,12 @@ class _Bag(nn.Module):
             # Loading and copying may have replaced `weight`.
             table.weights_host.data = self.weight.data.view(-1)
             table.train(self.training)
-            pooled: Tensor = table(indices, offsets, weights)
-            return pooled
+            return table(indices, offsets, weights)
         table.weights.data = self.weight.data.view(-1)
         batch = table.feature_batch(indices, offsets, weights, None)
         trained_features = features_with_gradient(None, batch.table.size)
         # The parameter itself is the input, so that its gradient arrives at `weight`.
-        dense_pooled: Tensor = DenseLookup.apply(
-            self.weight.view(-1), weights, table, batch, trained_features
-        )
-        return dense_pooled
+        return DenseLookup.apply(self.weight.view(-1), weights, table, batch, trained_features)
 
 
 class EmbeddingBagCollection(nn.Module):

@@ -90,8 +90,7 @@ class MappedColumn(Column):
     def gather(self, indices: Ints) -> Elements:
         """A copy of the entries at indices i64[n]."""
         # Indexing by an array copies, so nothing that is handed on is a view of the mapped file.
-        entries: Elements = self._entries[indices]
-        return entries
+        return self._entries[indices]
 
 
 class CompressedColumn(Column):

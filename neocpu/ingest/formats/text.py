@@ -366,5 +366,4 @@ def _clipped(number: DenseField, values: Elements, status: Bytes) -> Elements:
     """The numbers of a column, those that are not empty within its range."""
     if number.clip is None:
         return values
-    clipped: Elements = np.where(status > 0, values, np.clip(values, *number.clip))
-    return clipped
+    return np.where(status > 0, values, np.clip(values, *number.clip))

@@ -88,10 +88,7 @@ def published_reuse() -> Parameters:
 
 
 def _resource(name: str) -> Parameters:
-    parameters: Parameters = json.loads(
-        files("neocpu.ingest.synthetic").joinpath(name).read_text("utf-8")
-    )
-    return parameters
+    return json.loads(files("neocpu.ingest.synthetic").joinpath(name).read_text("utf-8"))
 
 
 @dataclass(frozen=True)

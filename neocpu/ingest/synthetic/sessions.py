@@ -68,8 +68,7 @@ class Sessions:
         # The first sample of a session has nothing to keep.
         kept = (words[:, 0] < probability * 2.0**32) & ((first + here) % self.length > 0)
         # The last sample that did not keep: the greatest number so far.
-        changed: Ints = np.maximum.accumulate(np.where(kept, 0, here))
-        return changed
+        return np.maximum.accumulate(np.where(kept, 0, here))
 
 
 def parse_keep(text: str) -> dict[str, float]:

@@ -158,8 +158,7 @@ def gradient_start(inputs: Arrays, bags: JaggedBatch) -> Ints:
         return bags.sample * bags.width + bags.column[bags.feature]
     elements = bags.batch_sizes * bags.dims
     first = np.cumsum(elements) - elements
-    start: Ints = first[bags.feature] + bags.sample * bags.dims[bags.feature]
-    return start
+    return first[bags.feature] + bags.sample * bags.dims[bags.feature]
 
 
 def divided(inputs: Arrays, options: Options, bags: JaggedBatch) -> Floats:

@@ -86,8 +86,7 @@ def _by_element(inputs: Arrays, options: Options) -> Floats:
 def _touched_rows(inputs: Arrays, options: Options) -> Ints:
     """Rows with a lookup, counted over all tables."""
     bags = lookups_of(inputs, options)[0]
-    rows: Ints = np.unique(tables_of(inputs).first_row[bags.table] + bags.row)
-    return rows
+    return np.unique(tables_of(inputs).first_row[bags.table] + bags.row)
 
 
 def _touched_mask(rows: int, touched: Ints) -> np.ndarray:

@@ -21,8 +21,7 @@ def run(name: str, inputs: Arrays, options: Options, backend: str) -> Arrays:
 
         if name in BY_KERNELS:
             return BY_KERNELS[name](inputs, options)
-    outputs: Arrays = getattr(truth_layout, name)(inputs, options, frozenset())
-    return outputs
+    return getattr(truth_layout, name)(inputs, options, frozenset())
 
 
 def segment_sum(inputs: Arrays, options: Options, backend: str) -> Arrays:

@@ -89,8 +89,7 @@ class StudentFile:
             raise OracleError(
                 f"{self.path}: {name}{signature} is called as {wanted}: {error}"
             ) from error
-        answers: StudentFunction = function
-        return answers
+        return function
 
     def call(self, function: StudentFunction, arguments: Arguments, doing: str) -> object:
         """What the function returns for copies of the arguments.

@@ -79,8 +79,7 @@ def _table_options(options: Options) -> dict[str, Value]:
 
 def _read_rows(batch: Arrays) -> Ints:
     """Rows of all lookups of a batch that are not pruned."""
-    rows: Ints = batch["indices"][batch["indices"] >= 0]
-    return rows
+    return batch["indices"][batch["indices"] >= 0]
 
 
 class _Numbers:

@@ -53,8 +53,7 @@ def quantum(x: Real, form: Format) -> Real:
     """Distance of the format's numbers around x (for a power of two, the one above)."""
     exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1] - 1
     lowest = np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest)
-    distance: Real = np.ldexp(1.0, lowest - form.precision + 1)
-    return distance
+    return np.ldexp(1.0, lowest - form.precision + 1)
 
 
 def _beyond(x: Real, y: Real, form: Format) -> Real:
@@ -126,8 +125,7 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
 def joined_halves(high: Elements, low: Elements) -> Floats:
     """The fp32 numbers of which these are the upper (bf16) and the lower halves."""
     upper = high[high.dtype.names[0]] if high.dtype.names else high
-    joined: Floats = ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
-    return joined
+    return ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
 
 
 def _values(form: Format) -> Real:

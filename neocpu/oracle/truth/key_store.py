@@ -97,8 +97,7 @@ class KeyStore:
         """Ids that did not occur for longer than ttl seconds."""
         age = time - self.time
         ttl = int(self.options["ttl"])
-        old: Bools = age >= ttl if "kv_ttl_inclusive" in self.bends else age > ttl
-        return old
+        return age >= ttl if "kv_ttl_inclusive" in self.bends else age > ttl
 
     def _rare(self) -> Bools:
         """Ids whose count, which fades now, is below min_count."""
@@ -107,5 +106,4 @@ class KeyStore:
         # Counts are whole numbers: a single occurrence fades to 0 at once.
         self.count = np.floor(self.count * rate).astype(np.int64)
         compared = before if "kv_decay_after_check" in self.bends else self.count
-        rare: Bools = compared < int(self.options["min_count"])
-        return rare
+        return compared < int(self.options["min_count"])

@@ -213,8 +213,7 @@ def gradients(
         gradient = np.clip(gradient, -limit, limit)
     columns = np.arange(bags.dims[f])
     if options["pooling"] == "none":
-        rows: Real = gradient[bags.position[lookups, None], columns]
-        return rows
+        return gradient[bags.position[lookups, None], columns]
     sample = bags.sample[bags.bag[lookups]]
     if "gradient_of_next_sample" in switches:
         sample = np.minimum(sample + 1, bags.batch_sizes[f] - 1)

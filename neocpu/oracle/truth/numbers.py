@@ -316,8 +316,7 @@ def _error_of_smaller(a: Bounded, b: Bounded) -> Real:
         a_surely = a.value + a.error < b.value - b.error
         b_surely = b.value + b.error < a.value - a.error
     either = np.maximum(a.error, b.error)
-    error: Real = np.where(a_surely, a.error, np.where(b_surely, b.error, either))
-    return error
+    return np.where(a_surely, a.error, np.where(b_surely, b.error, either))
 
 
 def unsure(x: Bounded, condition: Bools) -> Bounded:

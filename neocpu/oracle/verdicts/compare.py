@@ -187,8 +187,7 @@ def compare(
 
 def _of_worst_run(ratio: Doubles, dimensions: int) -> Doubles:
     """The largest of all runs, element by element."""
-    worst: Doubles = ratio.max(0) if ratio.ndim > dimensions else ratio
-    return worst
+    return ratio.max(0) if ratio.ndim > dimensions else ratio
 
 
 def _equal_bits(truth: Truth, canonical: Array, x: Array) -> Bools:

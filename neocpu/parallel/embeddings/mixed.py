@@ -45,8 +45,7 @@ def _numbers(rows: Ints, height: int) -> Ints:
         return np.unique(rows, return_inverse=True)[1].astype(np.int64)
     seen = np.zeros(height + 1, np.int64)
     seen[rows + 1] = 1
-    numbers: Ints = (np.cumsum(seen) - 1)[rows + 1]
-    return numbers
+    return (np.cumsum(seen) - 1)[rows + 1]
 
 
 def plan_of_pooled(plan: Plan) -> Plan:

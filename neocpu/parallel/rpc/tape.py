@@ -123,8 +123,7 @@ def _frames() -> list[TapeFrame | None]:
     """What this thread has entered, the last one at the end."""
     if not hasattr(_own, "frames"):
         _own.frames = []
-    frames: list[TapeFrame | None] = _own.frames
-    return frames
+    return _own.frames
 
 
 def current_frame() -> TapeFrame | None:

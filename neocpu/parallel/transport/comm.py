@@ -256,8 +256,7 @@ class Comm(ABC):
         with self.agreeing():
             if self.rank == 0:
                 result = work()
-        said: T = self.allgather(result)[0]
-        return said
+        return self.allgather(result)[0]
 
     # ---- where ranks are, and what was sent ----
 

@@ -80,8 +80,7 @@ class SparseType(enum.Enum):
             "bf16": "bfloat16",
         }
         name = {"fp32": "float32", "fp16": "float16", **narrow}.get(self.value, "uint8")
-        dtype: torch.dtype = getattr(torch, name)
-        return dtype
+        return getattr(torch, name)
 
     @staticmethod
     def from_dtype(dtype: "torch.dtype", is_mx: bool = False) -> "SparseType":

@@ -34,16 +34,14 @@ class RowCurve(NamedTuple):
 
     def below(self, rows: Floats | Ints) -> Floats:
         """Part of the lookups that go to rows below each, f64[n]."""
-        below: Floats = np.interp(rows, self.rows, self.shares)
-        return below
+        return np.interp(rows, self.rows, self.shares)
 
     def distinct_below(self, rows: Floats | Ints, lookups: float) -> Floats:
         """Part of the distinct rows of so many lookups that are below each row, f64[n]."""
         heights = np.diff(self.rows)
         each = touched(lookups * np.diff(self.shares), heights)
         sums = np.concatenate([[0.0], each.cumsum()])
-        below: Floats = np.interp(rows, self.rows, sums / max(float(sums[-1]), 1e-300))
-        return below
+        return np.interp(rows, self.rows, sums / max(float(sums[-1]), 1e-300))
 
     def edges(self, blocks: int, evenness: float) -> list[int]:
         """First rows of at most so many blocks, and the end.
@@ -55,8 +53,7 @@ class RowCurve(NamedTuple):
         mixed = evenness * np.array(self.shares) + (1.0 - evenness) * rows / rows[-1]
         targets = np.arange(1, blocks) / blocks
         inner = np.rint(np.interp(targets, mixed, rows)).astype(np.int64)
-        edges: list[int] = np.unique(np.concatenate([[0], inner, [int(rows[-1])]])).tolist()
-        return edges
+        return np.unique(np.concatenate([[0], inner, [int(rows[-1])]])).tolist()
 
 
 def curve_of(lookups: Ints, rows: int) -> RowCurve | None:

@@ -105,8 +105,7 @@ def slowness_of(model: CostModel) -> Floats | None:
 
     Public models know no unequal ranks.
     """
-    slowness: Floats | None = getattr(model, "slowness", None)
-    return slowness
+    return getattr(model, "slowness", None)
 
 
 def step_seconds(model: CostModel, loads: Floats) -> float:

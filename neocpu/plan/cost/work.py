@@ -276,8 +276,7 @@ def whole_rectangles(
 
 def row_parts(r: Rectangles, tables: TableArrays) -> Flags:
     """Which rectangles lack some rows of their table, bool[n]; tables : of each rectangle."""
-    parts: Flags = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
-    return parts
+    return ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
 
 
 def rectangles_of(plan: Plan, work: Workload | None = None) -> Rectangles:

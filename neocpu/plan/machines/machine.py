@@ -295,8 +295,7 @@ class Machine:
         curves = curves or self._curves.get((ProductRates, precision, "forward"))
         if curves:
             return rate_between(curves, self.ranks_per_node, min(m, n, k))
-        peak: float = getattr(self.compute, f"{precision}_flops_per_s")
-        return peak
+        return getattr(self.compute, f"{precision}_flops_per_s")
 
     def product_seconds(
         self, m: int, n: int, k: int, precision: str = "fp32", product: str = "forward"

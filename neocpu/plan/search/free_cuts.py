@@ -137,8 +137,7 @@ class FreeCuts:
 
     def _variants(self, candidates: PricedCuts, number: int) -> list[int]:
         own = candidates.columns["table"] == number
-        variants: list[int] = np.unique(candidates.columns["variant"][own]).tolist()
-        return variants
+        return np.unique(candidates.columns["variant"][own]).tolist()
 
     def _with(self, candidates: PricedCuts, cuts: Sequence[FreeCut], pinned: bool) -> PricedCuts:
         if not cuts:

@@ -202,8 +202,7 @@ def _shares(task: SearchTask, variants: Sequence[Variant], allowed: Flags) -> Fl
     heads = np.searchsorted(table, np.arange(len(task.tables)))
     least = np.minimum.reduceat(seconds, heads)
     of_work = least * task.layout.ranks / max(float(least.sum()), 1e-300)
-    shares: Floats = np.maximum(of_work, np.maximum.reduceat(filled, heads))
-    return shares
+    return np.maximum(of_work, np.maximum.reduceat(filled, heads))
 
 
 def _worth_trying(task: SearchTask, variants: Sequence[Variant], allowed: Flags) -> Flags:

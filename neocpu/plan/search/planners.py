@@ -45,5 +45,4 @@ PLANNERS = {
 def planner_of(name: str) -> "Planner":
     """The planner of a name in `PLANNERS`."""
     module, function = PLANNERS[name]
-    plan_tables: Planner = getattr(import_module(module), function)
-    return plan_tables
+    return getattr(import_module(module), function)

@@ -191,8 +191,7 @@ def _of_schemes(
 def _shares(options: Options, layout: Layout) -> Floats:
     """What each table takes of a rank's share of the work, f64[tables]."""
     least = np.minimum.reduceat(options.seconds.sum(axis=1), options.start[:-1])
-    shares: Floats = least * layout.ranks / max(float(least.sum()), 1e-300)
-    return shares
+    return least * layout.ranks / max(float(least.sum()), 1e-300)
 
 
 def _bends(model: CostModel, spec: TableSpec, work: Workload) -> tuple[list[float], list[float]]:

@@ -40,8 +40,7 @@ def traffic_matrix(answer: Answer, leaves: int) -> Floats:
     demand = MeanDemand(
         tables, work.pooling, sample_cuts(ranks, batch, leaves), work.distinct, work.curves
     )
-    matrix: Floats = total(step_traffic(answer.plan, shape, demand), ranks).astype(np.float64)
-    return matrix
+    return total(step_traffic(answer.plan, shape, demand), ranks).astype(np.float64)
 
 
 def grouped(answer: Answer, matrix: Floats) -> tuple[Floats, str]:

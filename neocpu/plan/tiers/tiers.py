@@ -200,8 +200,7 @@ class StepModel:
         if self.ddr:
             seconds += PENALTY * self._lack(ddr_lines) * (over_ssd & ~cached_hbm)
         excess = hbm_excess + ddr_excess
-        total: Floats = seconds.sum(axis=(1, 2)) + np.where(excess > 0, TOO_LARGE * (1 + excess), 0)
-        return total
+        return seconds.sum(axis=(1, 2)) + np.where(excess > 0, TOO_LARGE * (1 + excess), 0)
 
     def _cache_lines(
         self, whole: Flags, cached: Flags, budget: int, scratch: bool
@@ -237,8 +236,7 @@ class StepModel:
         """Bytes that misses move to and from below a cache, per byte that lookups move."""
         # the fourth root of docs/memory.md, by square roots
         hits = np.sqrt(np.sqrt(lines / self.shards.rows))
-        swaps: Floats = (1 - hits) * SWAPPED / MOVED
-        return swaps
+        return (1 - hits) * SWAPPED / MOVED
 
     def _lack(self, lines: Floats) -> Floats:
         """The part of a batch's rows for which a cache and its scratch rows have no room.

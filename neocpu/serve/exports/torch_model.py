@@ -296,8 +296,7 @@ class TorchModel(nn.Module):
             factors = torch.from_numpy(self.values.weights(bags, feature)).to(device)
             weights.append(factors if weighted else None)
         dense = torch.from_numpy(self.values.dense(columns)).to(device)
-        scores: np.ndarray = self(dense, rows, lengths, weights).cpu().numpy()
-        return scores
+        return self(dense, rows, lengths, weights).cpu().numpy()
 
 
 def _safe(name: str) -> str:

@@ -226,8 +226,7 @@ def top(scores: F32, k: int, left_out: Ints) -> Ints:
         limit = np.partition(keys, k - 1)[k - 1]
         near = ~(keys > limit)
         places, keys = places[near], keys[near]
-    order: Ints = places[np.argsort(keys, kind="stable")][:k]
-    return order
+    return places[np.argsort(keys, kind="stable")][:k]
 
 
 def _seen(pairs: Pairs) -> dict[int, Ints]:

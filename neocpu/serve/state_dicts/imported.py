@@ -83,8 +83,7 @@ class _Torch:
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     def rows(self, name: str, first: int, end: int) -> Floats:
-        array: Floats = self._tensors[name][first:end].float().numpy()
-        return array
+        return self._tensors[name][first:end].float().numpy()
 
 
 class _SafetensorsFile:

@@ -102,8 +102,7 @@ class Changes:
         marks = self.marks[shard]
         if marks is not None:
             rows = existing(shard, 0, marks.size)
-            changed: Ints = rows[marks[rows] == CHANGED]
-            return changed
+            return rows[marks[rows] == CHANGED]
         return self._listed(shard)
 
     def _listed(self, shard: int) -> Ints:

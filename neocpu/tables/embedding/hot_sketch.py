@@ -160,8 +160,7 @@ def _digits(values: Ints, count: int) -> Floats:
 def _joined(digits: Floats) -> Ints:
     """The whole numbers i64[n] of these digits."""
     powers = np.array([DIGIT**i for i in range(digits.shape[1])], np.int64)
-    joined: Ints = (digits.astype(np.int64) * powers).sum(axis=1)
-    return joined
+    return (digits.astype(np.int64) * powers).sum(axis=1)
 
 
 def warm_up_sketch() -> None:

@@ -91,8 +91,7 @@ def sort_lookups(
 
 def _places(layout: EntryLayout, samples: int, stride: int | Ints) -> Ints:
     """Where the gradient of each bag begins."""
-    places: Ints = (layout.column[:, None] + np.outer(stride, np.arange(samples))).reshape(-1)
-    return places
+    return (layout.column[:, None] + np.outer(stride, np.arange(samples))).reshape(-1)
 
 
 def with_gradient_places(

@@ -297,8 +297,7 @@ class File:
             assert self._h5 is not None
             if name not in self._opened:  # which takes longer than to read a chunk
                 self._opened[name] = self._h5[name]
-            elements: Elements = np.asarray(self._opened[name][where])
-            return elements
+            return np.asarray(self._opened[name][where])
 
 
 class Array:

@@ -153,8 +153,7 @@ def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
             _create_growing(group, "tags", (0,), (per,), TAG)
         file.flush()
         # written by us, where a full disk is an error and no crash
-        contents: bytes = file.id.get_file_image()
-        return contents
+        return file.id.get_file_image()
 
 
 def _opened(path: Path, mode: str, **options: object) -> h5py.File:

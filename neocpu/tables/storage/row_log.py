@@ -126,8 +126,7 @@ def slots_of(pairs: Ints) -> Ints:
     first = pairs[:, 0]
     count = pairs[:, 1]
     ends = np.cumsum(count)
-    slots: Ints = np.arange(ends[-1]) + np.repeat(first - (ends - count), count)
-    return slots
+    return np.arange(ends[-1]) + np.repeat(first - (ends - count), count)
 
 
 def encode(segment: Segment) -> bytes:

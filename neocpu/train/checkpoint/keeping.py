@@ -133,5 +133,4 @@ def take_note(world: Trained, note: bytes) -> JsonObject:
             at += value.size
     if at != numbers.size:
         raise ValueError("dense parameters are of another model")
-    data: JsonObject = json.loads(text)
-    return data
+    return json.loads(text)

@@ -241,8 +241,7 @@ class Link:
     def _ints(self, tensor: Tensor, name: str, size: int | None = None) -> Ints:
         """Whole numbers i64[size]."""
         array = self.file.array(f"{tensor.name}/{name}", "<i8", (size,))
-        values: Ints = array.read()
-        return values
+        return array.read()
 
     # ---- contents ----
 

@@ -159,8 +159,7 @@ class Config:
             header["search"] = self.search.header(self.parallel)
         if self.compositions:
             header["kinds"] = [composition.header() for composition in self.compositions]
-        as_json: dict[str, object] = json.loads(json.dumps(header))
-        return as_json
+        return json.loads(json.dumps(header))
 
 
 # section of the file -> the record of its keys

@@ -22,8 +22,7 @@ def resolved(config: Config) -> dict[str, object]:
         tree["tables"] = {table.spec.name: _of_kind(table) for table in config.kinds}
         tree["physical_tables"] = physical
     # paths as text, tuples as lists: what run.json has is what programs see here
-    as_json: dict[str, object] = json.loads(json.dumps(tree, default=str))
-    return as_json
+    return json.loads(json.dumps(tree, default=str))
 
 
 def _of_kind(table: LogicalTable) -> dict[str, object]:

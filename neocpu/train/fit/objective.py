@@ -55,8 +55,7 @@ class LeafSum:
 
     def total(self) -> F64:
         """The sum of `out` over all nodes of all ranks."""
-        total: F64 = self._reduction.reduce(dict(zip(self._keys, self.out)))
-        return total
+        return self._reduction.reduce(dict(zip(self._keys, self.out)))
 
 
 class FitObjective:

@@ -23,16 +23,14 @@ def gumbel(seed: int, decision: str, choices: int, draw: int) -> Doubles:
     words = words_at(key, np.zeros(1, np.int64), np.arange(choices, dtype=np.int64), draw)[0]
     # in the middle of each step: neither 0 nor 1, whose logarithms would be infinite
     uniform = (words.astype(np.float64) + 0.5) * 2.0**-32
-    noise: Doubles = -elementary.log(-elementary.log(uniform))
-    return noise
+    return -elementary.log(-elementary.log(uniform))
 
 
 def softmax(logits: Doubles) -> Doubles:
     """Probabilities f64[k]; the largest logit is taken off all."""
     # so that no power overflows
     powers = elementary.exp(logits - logits.max())
-    shares: Doubles = powers / in_order(powers)
-    return shares
+    return powers / in_order(powers)
 
 
 def sample(theta: Floats, noise: Doubles, temperature: float) -> Doubles:

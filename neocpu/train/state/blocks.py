@@ -131,8 +131,7 @@ def among(values: Ints, members: Ints) -> Bools:
     if not members.size:
         return np.zeros(values.size, np.bool_)
     positions = np.minimum(np.searchsorted(members, values), members.size - 1)
-    is_member: Bools = members[positions] == values
-    return is_member
+    return members[positions] == values
 
 
 def per_block(numbers: Ints, rows: Ints) -> Ints:

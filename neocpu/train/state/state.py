@@ -188,8 +188,7 @@ class State:
         height = heights - (blocks - self._starts[tensor]) * BLOCK
         rows = np.where(tensor < len(self._dense), BLOCK, rows)
         row_bytes = np.array([t.row_bytes for t in self.tensors])[tensor]
-        sizes: Ints = np.minimum(np.minimum(rows, height), BLOCK) * row_bytes
-        return sizes
+        return np.minimum(np.minimum(rows, height), BLOCK) * row_bytes
 
     def blocks(self, since: bool = False) -> Iterator[Blocks]:
         """The blocks that this rank owns, in order, without empty ones.

@@ -274,8 +274,7 @@ class Soundness:
             weights = self._embedding.tbe.values(number, held - lo)["weight"]
             finite = np.isfinite(weights).all(axis=1)
             if not finite.all():
-                unsound: Ints = held[~finite]
-                return unsound
+                return held[~finite]
         return np.empty(0, np.int64)
 
 

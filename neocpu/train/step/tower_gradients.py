@@ -86,8 +86,7 @@ class TowerGradients:
         by_node = arrived.reshape(nodes, -1)
         # the first node that knows: all that do have the same bits
         known = np.argmin(np.isnan(by_node), axis=0)
-        shared: Doubles = by_node[known, np.arange(squares.size)]
-        return shared
+        return by_node[known, np.arange(squares.size)]
 
     def _tree_nodes(self, batch: int) -> dict[Node, Floats]:
         """This node's gradients for each aligned node of the leaves of this rank's peers."""

@@ -90,5 +90,4 @@ def features_with_gradient(feature_requires_grad: Tensor | None, count: int) -> 
     # As in FBGEMM: unless told otherwise, weights of all features may have a gradient.
     if feature_requires_grad is None:
         return np.ones(count, bool)
-    flags: Flags = feature_requires_grad.detach().to(torch.bool).numpy()
-    return flags
+    return feature_requires_grad.detach().to(torch.bool).numpy()

@@ -103,8 +103,7 @@ class _Call(NamedTuple):
     def batch(self) -> FeatureBatch:
         """The lookups as the module takes them."""
         lookups = (self.indices, self.offsets, self.weights, self.sizes)
-        batch: FeatureBatch = self.module.feature_batch(*lookups)
-        return batch
+        return self.module.feature_batch(*lookups)
 
     @property
     def flags(self) -> Flags | None:
@@ -122,8 +121,7 @@ class _Call(NamedTuple):
 
 def _lookup(rows: Tensor, *arguments: Any) -> Tensor:
     call = _Call(*arguments[:-2])
-    out: Tensor = call.module.forward_pass(call.batch)
-    return out
+    return call.module.forward_pass(call.batch)
 
 
 def _update(grad: Tensor, placeholder: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -145,8 +143,7 @@ def _dense_gradients(grad: Tensor, table: Tensor, *arguments: Any) -> tuple[Tens
 def _nbit_lookup(
     indices: Tensor, offsets: Tensor, weights: Tensor | None, handle: int, *_: object
 ) -> Tensor:
-    out: Tensor = _MODULES[handle].look_up(indices, offsets, weights)
-    return out
+    return _MODULES[handle].look_up(indices, offsets, weights)
 
 
 # ---- shapes and dtypes ----

@@ -98,10 +98,9 @@ class DenseTableBatchedEmbeddingBagsCodegen(Compilable):
             pooled = self.pooling != "none"
             shape = compiled.output_shape(indices, offsets, dims, sizes, pooled)
             lookup = (indices, offsets, feature_requires_grad, sizes, self.handle)
-            out: Tensor = torch.ops.neocpu.dense_lookup(
+            return torch.ops.neocpu.dense_lookup(
                 self.weights, weights, *lookup, shape, self._output
             )
-            return out
         batch = self.feature_batch(indices, offsets, weights, sizes)
         features = autograd.features_with_gradient(feature_requires_grad, self._feature_table.size)
         return autograd.DenseLookup.apply(self.weights, weights, self, batch, features)

@@ -394,7 +394,6 @@ class IntNBitTableBatchedEmbeddingBagsCodegen(Compilable):
             # Scale and bias come along with the codes; a byte holds two columns of int4.
             extra = {torch.uint8: HEADER, torch.quint4x2: 2 * HEADER}.get(self._output, 0)
             shape = (indices.shape[0], self._dims[0] + extra)
-        out: Tensor = torch.ops.neocpu.nbit_lookup(
+        return torch.ops.neocpu.nbit_lookup(
             indices, offsets, per_sample_weights, self.handle, shape, self._output
         )
-        return out

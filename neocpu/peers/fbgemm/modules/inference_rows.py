@@ -133,7 +133,7 @@ def pooled(
         elements = fp8.decode(codes[unique[pruned:], : table.dim]).reshape(-1)
         rows = unique.size - pruned
         alignment = 1
-    out: Floats = arrays.lookup(
+    return arrays.lookup(
         elements,
         np.array([rows]),
         np.array([table.dim]),
@@ -145,7 +145,6 @@ def pooled(
         FORMATS[table.form],
         row_alignment=alignment,
     )
-    return out
 
 
 def remapped(

@@ -202,10 +202,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
             dims = [self.dims[t] for t in self.feature_table_map]
             shape = compiled.output_shape(indices, offsets, dims, sizes, not self.is_nobag)
             lookup = (indices, offsets, feature_requires_grad, sizes, self.handle)
-            out: Tensor = torch.ops.neocpu.tbe_lookup(
-                placeholder, weights, *lookup, shape, self._output
-            )
-            return out
+            return torch.ops.neocpu.tbe_lookup(placeholder, weights, *lookup, shape, self._output)
         if checked:
             self.check_bounds(indices, offsets, weights, sizes)
         batch = self.feature_batch(indices, offsets, weights, sizes)

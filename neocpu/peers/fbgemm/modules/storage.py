@@ -72,8 +72,7 @@ def check_buffer(name: str, host: Tensor, size: int, dtype: torch.dtype) -> None
 
 def _starts(sizes: Ints) -> list[int]:
     """Where each table begins if tables of these sizes follow one another."""
-    starts: list[int] = (np.cumsum(sizes) - sizes).tolist()
-    return starts
+    return (np.cumsum(sizes) - sizes).tolist()
 
 
 class Storage(Compilable):

@@ -65,8 +65,7 @@ class _Copied(torch.autograd.Function):
 
 def copied(values: Tensor, source: Ints, shape: tuple[int, ...]) -> Tensor:
     """values.reshape(-1)[source] in a shape; 0 where the source is -1. Gradients flow back."""
-    result: Tensor = _Copied.apply(values, np.ascontiguousarray(source).reshape(-1), shape)
-    return result
+    return _Copied.apply(values, np.ascontiguousarray(source).reshape(-1), shape)
 
 
 class _Arithmetic(torch.autograd.Function):
@@ -90,5 +89,4 @@ def differentiable(
     first: Tensor, second: Tensor, value: PairValue, gradients: PairGradients
 ) -> Tensor:
     """value(first, second); gradients(grad, first, second) gives their gradients."""
-    result: Tensor = _Arithmetic.apply(first, second, value, gradients)
-    return result
+    return _Arithmetic.apply(first, second, value, gradients)

@@ -51,8 +51,7 @@ def implementation(name: str) -> Callable[..., object]:
 
 def dynamic_size() -> Size:
     """A size that only numbers tell."""
-    size: Size = torch.library.get_ctx().new_dynamic_size()
-    return size
+    return torch.library.get_ctx().new_dynamic_size()
 
 
 def _told(size: Size | None) -> Size:

@@ -77,8 +77,7 @@ def moved(values: Tensor, move: Callable[[Words], Words], source: Callable[[], I
     source : called for gradients only; returns the row of `values` at each place of the result, or
         -1.
     """
-    result: Tensor = _Moved.apply(values, move, source)
-    return result
+    return _Moved.apply(values, move, source)
 
 
 def runs(starts: Ints, lengths: Ints) -> Ints:

@@ -63,8 +63,7 @@ for _name in PERMUTATIONS[1:]:
 
 def _blocks(permutes: Tensor) -> list[list[int]]:
     """Rows of six numbers: from tensor, to tensor, from column, to column, columns, next."""
-    blocks: list[list[int]] = ints(permutes).reshape(-1, 6).tolist()
-    return blocks
+    return ints(permutes).reshape(-1, 6).tolist()
 
 
 def _sources(

@@ -91,8 +91,7 @@ def _regrouped(pooled: Tensors, keys: Names, lengths: Widths, groups: Names) -> 
 
 def _dense_rows(x: Tensor, offsets: Tensors, y: Tensor) -> Tensor:
     """The dense row at the place of each jagged row; 0 where there is none."""
-    rows: Tensor = ops.dense_to_jagged_forward(y, offsets, x.shape[0])
-    return rows
+    return ops.dense_to_jagged_forward(y, offsets, x.shape[0])
 
 
 def _two_added(x: Tensor, offsets: Tensors, y_0: Tensor, y_1: Tensor) -> Tensor:

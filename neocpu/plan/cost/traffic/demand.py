@@ -202,8 +202,7 @@ class MeanDemand:
             if curve is not None:
                 own = np.flatnonzero(table == number)
                 part[own] = curve.below(rectangles.hi[own]) - curve.below(rectangles.lo[own])
-        lookups: Numbers = part * self._per_sample[table]
-        return lookups
+        return part * self._per_sample[table]
 
     def row_words(self, rectangles: ShardColumns, unique_rows: str) -> Numbers:
         """Words in which rows travel from rank s to rank q: f64[ranks, ranks]."""
@@ -237,8 +236,7 @@ class MeanDemand:
     def replica_sums(self, tables: Sequence[int], weights: Ints) -> Numbers:
         """Unique rows of the batch that rank d sums: f64[ranks]."""
         touched = self._touched(np.asarray(tables, np.int64), self._samples.sum().reshape(1))
-        sums: Numbers = (touched.T @ self._heights(tables, weights))[0]
-        return sums
+        return (touched.T @ self._heights(tables, weights))[0]
 
     def _touched(self, tables: Ints, samples: Ints) -> Numbers:
         """Probability that a row of a table is looked up by so many samples: f64[tables, n]."""

@@ -282,8 +282,7 @@ def _least_errors(columns: Doubles) -> Doubles:
         errors = np.abs(columns / scale @ x - 1.0)
         # weights of least absolute errors: a few slow moments must not bend the whole fit
         weights = 1.0 / np.sqrt(np.maximum(errors, LEAST_ERROR))
-    result: Doubles = x / scale
-    return result
+    return x / scale
 
 
 def as_values(costs: list[PhaseCosts]) -> list[dict[str, object]]:

@@ -36,10 +36,7 @@ WITH_FIRST_ORDER = ("deepfm", "wide_deep")  # a linear term belongs to these (`f
 
 def _layout(file: str, name: str) -> Callable[..., InteractionLayout]:
     """A class of a file of this folder, imported where a model has such an interaction."""
-    layout: Callable[..., InteractionLayout] = getattr(
-        import_module(f"neocpu.train.model.interactions.{file}"), name
-    )
-    return layout
+    return getattr(import_module(f"neocpu.train.model.interactions.{file}"), name)
 
 
 def chain_layouts(

@@ -259,8 +259,7 @@ class TensorTrain:
         """i64[n], the leaf of each lookup, counted from this rank's first."""
         source = self._sources[0]
         cuts = source.offsets[source.leaves]
-        leaf: Ints = np.repeat(np.arange(cuts.size - 1), np.diff(cuts))
-        return leaf
+        return np.repeat(np.arange(cuts.size - 1), np.diff(cuts))
 
     def _first_terms(
         self, index: RowIndex, leaves: GradientIndex, gradient: Floats
