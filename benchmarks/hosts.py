@@ -85,8 +85,7 @@ def trained(hosts: Room, folder: Path, keys: Sequence[str], steps: int) -> dict[
     for key in (*JOB, *keys, f"training.steps={steps}"):
         words += ["--set", key]
     hosts.run([sys.executable, "-m", "neocpu", *words], {})
-    summary: dict[str, Any] = json.loads((out / "run" / "run.json").read_text())
-    return summary
+    return json.loads((out / "run" / "run.json").read_text())
 
 
 def on_links(summary: Mapping[str, Any], machine: Machine, ranks: int) -> float:

@@ -68,10 +68,9 @@ class NeocpuNarrow:
     def forward(self, i: int) -> NDArray[np.float32]:
         """Pooled rows f32[B, T*D] of batch i."""
         rows = self._batches[i % len(self._batches)]
-        pooled: NDArray[np.float32] = self._lookup(
+        return self._lookup(
             self._weights, *self._shape, rows, self._offsets, weights_format=self._format
         )
-        return pooled
 
 
 class FbgemmNarrow:

@@ -145,8 +145,7 @@ def job(model: Model, ranks: int, options: argparse.Namespace) -> list[dict[str,
         command += ["--shares", *map(str, options.shares)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
         subprocess.run(command, check=True, env=environment, timeout=LIMIT)
-        cases: list[dict[str, Any]] = json.loads(out.read_text())
-        return cases
+        return json.loads(out.read_text())
 
 
 def record(model: Model, ranks: int, case: dict[str, Any], plan: str) -> dict[str, Any]:

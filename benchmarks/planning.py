@@ -107,8 +107,7 @@ def fresh(tables: int, ranks: int, planner: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.planning", "--one", planner]
     command += ["--tables", str(tables), "--ranks", str(ranks)]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
-    record: dict[str, Any] = json.loads(process.stdout)
-    return record
+    return json.loads(process.stdout)
 
 
 def line(record: dict[str, Any]) -> str:

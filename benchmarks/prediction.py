@@ -47,8 +47,7 @@ def measure(ranks: int, plans: int, steps: int, passes: int, limit: float) -> li
         if ranks > 1:
             command, environment = mpiexec_command(ranks, arguments)
         subprocess.run(command, env=environment, check=True)
-        records: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))
-        return records
+        return json.loads(result.read_text(encoding="utf-8"))
 
 
 def predict(machine: Machine, record: dict[str, Any]) -> dict[str, float]:

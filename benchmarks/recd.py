@@ -72,8 +72,7 @@ class Batches:
 def sources(rng: np.random.Generator, samples: int, length: int, keep: float) -> NDArray[np.int64]:
     """For each sample of a clustered log, the sample whose bags it has."""
     kept = (rng.random(samples) < keep) & (np.arange(samples) % length > 0)
-    changed: NDArray[np.int64] = np.maximum.accumulate(np.where(kept, 0, np.arange(samples)))
-    return changed
+    return np.maximum.accumulate(np.where(kept, 0, np.arange(samples)))
 
 
 def batch_of(rng: np.random.Generator, source: NDArray[np.int64]) -> KJT:

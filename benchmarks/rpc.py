@@ -219,8 +219,7 @@ class Job:
         orders = self._processes[0].stdin
         assert orders is not None
         print(size, count, file=orders, flush=True)
-        seconds: dict[str, float] = json.loads(self._read())
-        return seconds
+        return json.loads(self._read())
 
     def end(self) -> None:
         """No more turns."""

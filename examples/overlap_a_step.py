@@ -91,8 +91,7 @@ def train(config: Path, kind: str, ranks: int, threads: bool) -> dict[str, Any]:
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
         raise SystemExit(f"pipeline {kind} ended with an error:\n{result.stderr[-3000:]}")
-    summary: dict[str, Any] = json.loads((out / "run.json").read_text())
-    return summary
+    return json.loads((out / "run.json").read_text())
 
 
 def print_step(trace: Mapping[str, Any], step: int, least: float = 0.05) -> None:

@@ -216,8 +216,7 @@ def run_all_cases(
 
 def committed() -> dict[str, str]:
     """The digest of every family."""
-    digests: dict[str, str] = json.loads(DIGESTS.read_text())
-    return digests
+    return json.loads(DIGESTS.read_text())
 
 
 def run_all(

@@ -100,8 +100,7 @@ def run_case(case: FitCase, comm: Comm, log: Path, out: Path) -> str:
         else:
             raise AssertionError("it took its last step before it was to stop")
         resume = True
-    digest: str = fitting.FitRun(config, keys, comm, out, resume=resume).run()["digest"]
-    return digest
+    return fitting.FitRun(config, keys, comm, out, resume=resume).run()["digest"]
 
 
 def strike(case: FitCase, comm: Comm, killed: Path) -> None:
@@ -187,8 +186,7 @@ def launch(cpu: str, folder: Path, ranks: Sequence[int] = RANKS) -> Iterator[tup
 
 def committed() -> dict[str, str]:
     """The digest of every fit."""
-    digests: dict[str, str] = json.loads(DIGESTS.read_text())
-    return digests
+    return json.loads(DIGESTS.read_text())
 
 
 def main() -> int:

@@ -58,8 +58,7 @@ def train(hosts: Room, *words: str, out: Path, **variables: str) -> dict[str, An
     if "--hostfile" not in words:
         command += ["--hosts", ",".join(hosts.names), "--ranks", str(2 * len(hosts.names))]
     hosts.run(command, variables)
-    summary: dict[str, Any] = json.loads((out / "run.json").read_text())
-    return summary
+    return json.loads((out / "run.json").read_text())
 
 
 def test_hosts_end_though_a_process_there_has_lost_its_parent() -> None:

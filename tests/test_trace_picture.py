@@ -32,8 +32,7 @@ def trace(rate: float) -> dict[str, Any]:
             ]
             steps.append(step)
         ranks.append(RankSpans(rank, steps, 2 * rate))
-    content: dict[str, Any] = json.loads(document(trace_events(ranks), {}))
-    return content
+    return json.loads(document(trace_events(ranks), {}))
 
 
 def test_panels_share_a_scale() -> None:
