@@ -40,7 +40,7 @@ from neocpu.train.activations import budget, shared
 from neocpu.train.activations.away import InFile, InMemory
 from neocpu.train.run.together import train_together
 from neocpu.train.run.trainer import Trainer
-from tests.small_run import config_of, write_log
+from tests.small_run import config_of
 from tests.workers import covered
 
 LAYERS = ("training.epochs=2", "model.bottom=[16,8,4]", "model.top=[12,7,5,1]")
@@ -174,11 +174,6 @@ def all_away(graph: StepGraph, size: int, speed: Speed) -> ActivationSchedule:
 def fewest_bytes(graph: StepGraph, size: int, speed: Speed) -> ActivationSchedule:
     """The choice at the smallest budget."""
     return choose(graph, least(graph, speed).size, speed)
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory):
-    return write_log(tmp_path_factory.mktemp("log") / "log.h5")
 
 
 @pytest.mark.parametrize(

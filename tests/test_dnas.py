@@ -307,11 +307,6 @@ def test_the_expected_cost_is_that_of_all_models(search: str) -> None:
 # ---- runs ----
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_log(tmp_path_factory.mktemp("dnas") / "log.h5")
-
-
 def run_config(log: Path, *overrides: str) -> Config:
     sets = (f'data.train="{log}"', f'data.test="{log}"', "training.batch_size=32")
     return config_of(SEARCH, *sets, "training.epochs=3", *overrides)

@@ -30,7 +30,7 @@ from neocpu.train.checkpoint.keeping import RECORD
 from neocpu.train.run.online import OnlineTrainer
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import RunReport
-from tests.small_run import config_of, write_log
+from tests.small_run import config_of
 
 STEPS = 12
 SETS = ("training.epochs=4", "training.batch_size=64")
@@ -75,11 +75,6 @@ class Kill:
             return result
 
         return killing
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_log(tmp_path_factory.mktemp("parity") / "log.h5")
 
 
 @pytest.fixture

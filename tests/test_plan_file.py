@@ -183,11 +183,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: Any) -
 # ---- runs ----
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run.write_log(tmp_path_factory.mktemp("log") / "log.h5")
-
-
 def test_an_edited_plan_trains_to_the_same_digest(log: Path, tmp_path: Path) -> None:
     """Cut by hand as no scheme does it, and resumed under yet another plan."""
     steps = "training.steps=3"
