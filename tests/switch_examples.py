@@ -138,20 +138,47 @@ BOUNDS = {
 }
 IGNORE: dict[str, Value] = {"bounds_check": "ignore"}
 MEAN: dict[str, Value] = {"pooling": "mean"}
-GRADS = "values"
 COUNTER: dict[str, Value] = {**SGD, **DECAY, "optimizer": "exact_rowwise_adagrad_with_counter"}
 RANGE = {"x": np.array([[0, 3e-9]], F)}
 SCALE = (F(3e-9) / F(255)).tobytes()
 
-# switch: (operator, inputs, options, output, what is right, what the switch makes of it)
-EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], list[float]]] = {
-    "last_lookup_dropped": ("lookup", ABC, NONE, "out", [3, 4, 1], [1, 0, 0]),
-    "first_lookup_dropped": ("lookup", ABC, NONE, "out", [3, 4, 1], [2, 0, 0]),
-    "bag_ends_late": ("lookup", ABC, NONE, "out", [3, 4, 1], [7, 5, 1]),
-    "bag_starts_early": ("lookup", ABC, NONE, "out", [3, 4, 1], [3, 6, 5]),
-    "pruned_reads_last_row": ("lookup", one(ROWS, [[0, -1]]), NONE, "out", [1], [5]),
-    "feature_is_table": ("lookup", TWO, NONE, "out", [10, 2], [1, 20]),
-    "columns_in_table_order": ("lookup", TWO, NONE, "out", [10, 2], [2, 10]),
+# (operator, inputs, options, output, what is right, what the switch makes of it)
+Example = tuple[str, Given, Mapping[str, Value], str, list[float], list[float]]
+
+
+def lookup(
+    inputs: Given, right: list[float], wrong: list[float], options: Mapping[str, Value] = NONE
+) -> Example:
+    """An example of pooled vectors."""
+    return "lookup", inputs, options, "out", right, wrong
+
+
+def unique_gradient(
+    inputs: Given, right: list[float], wrong: list[float], options: Mapping[str, Value] = NONE
+) -> Example:
+    """An example of merged gradients."""
+    return "unique_gradient", inputs, options, "values", right, wrong
+
+
+def backward(
+    inputs: Given,
+    options: Mapping[str, Value],
+    right: list[float],
+    wrong: list[float],
+    output: str = "weights",
+) -> Example:
+    """An example of what an update leaves."""
+    return "backward", inputs, options, output, right, wrong
+
+
+EXAMPLES: dict[str, Example] = {
+    "last_lookup_dropped": lookup(ABC, [3, 4, 1], [1, 0, 0]),
+    "first_lookup_dropped": lookup(ABC, [3, 4, 1], [2, 0, 0]),
+    "bag_ends_late": lookup(ABC, [3, 4, 1], [7, 5, 1]),
+    "bag_starts_early": lookup(ABC, [3, 4, 1], [3, 6, 5]),
+    "pruned_reads_last_row": lookup(one(ROWS, [[0, -1]]), [1], [5]),
+    "feature_is_table": lookup(TWO, [10, 2], [1, 20]),
+    "columns_in_table_order": lookup(TWO, [10, 2], [2, 10]),
     "row_offset_32bit": ("linear_index", HUGE, NONE, "element", [2**32, 2**32 + 128], [0, 128]),
     # elements 0, 2^30 and 2^32 of the formula are -1/2, -1/4 and 5/256
     "byte_offset_32bit": (
@@ -180,31 +207,21 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [1, 2],
         [2, 3],
     ),
-    "mean_not_divided": ("lookup", ABC, MEAN, "out", [1.5, 4, 1], [3, 4, 1]),
-    "mean_divided_twice": ("lookup", ABC, MEAN, "out", [1.5, 4, 1], [0.75, 4, 1]),
-    "mean_empty_is_nan": ("lookup", one(ROWS, [[2], []]), MEAN, "out", [4, 0], [4, np.nan]),
-    "mean_counts_kept": ("lookup", one(ROWS, [[2, -1]]), MEAN, "out", [2], [4]),
-    "weights_ignored": ("lookup", WEIGHTED, NONE, "out", [16], [6]),
-    "weights_restart": (
-        "lookup",
-        one(ROWS, [[0], [0]], None, per_sample_weights=[2, 3]),
-        NONE,
-        "out",
-        [2, 3],
-        [2, 2],
+    "mean_not_divided": lookup(ABC, [1.5, 4, 1], [3, 4, 1], MEAN),
+    "mean_divided_twice": lookup(ABC, [1.5, 4, 1], [0.75, 4, 1], MEAN),
+    "mean_empty_is_nan": lookup(one(ROWS, [[2], []]), [4, 0], [4, np.nan], MEAN),
+    "mean_counts_kept": lookup(one(ROWS, [[2, -1]]), [2], [4], MEAN),
+    "weights_ignored": lookup(WEIGHTED, [16], [6]),
+    "weights_restart": lookup(
+        one(ROWS, [[0], [0]], None, per_sample_weights=[2, 3]), [2, 3], [2, 2]
     ),
-    "accumulated_narrow": (
-        "lookup",
-        one([[2048.0], [1.0]], [[0, 1, 1]]),
-        {"output_format": "fp16"},
-        "out",
-        [2050],
-        [2048],
+    "accumulated_narrow": lookup(
+        one([[2048.0], [1.0]], [[0, 1, 1]]), [2050], [2048], {"output_format": "fp16"}
     ),
-    "subnormals_flushed": ("lookup", one([[2.0**-130]], [[0]]), NONE, "out", [2.0**-130], [0]),
-    "half_up": ("lookup", TIES, BF16, "out", [1, 1 + 2.0**-7], [1 + 2.0**-7, 1 + 2.0**-7]),
-    "truncated": ("lookup", TIES, BF16, "out", [1, 1 + 2.0**-7], [1, 1]),
-    "gradient_without_weights": ("unique_gradient", WEIGHTED, NONE, GRADS, [1, 3], [1, 1]),
+    "subnormals_flushed": lookup(one([[2.0**-130]], [[0]]), [2.0**-130], [0]),
+    "half_up": lookup(TIES, [1, 1 + 2.0**-7], [1 + 2.0**-7, 1 + 2.0**-7], BF16),
+    "truncated": lookup(TIES, [1, 1 + 2.0**-7], [1, 1], BF16),
+    "gradient_without_weights": unique_gradient(WEIGHTED, [1, 3], [1, 1]),
     "weight_gradient_times_weight": (
         "weight_gradient",
         WEIGHTED,
@@ -221,151 +238,78 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [32],
         [4],
     ),
-    "last_duplicate_wins": ("unique_gradient", SUMS, NONE, GRADS, [7], [4]),
-    "first_duplicate_wins": ("unique_gradient", SUMS, NONE, GRADS, [7], [1]),
-    "duplicates_averaged": ("unique_gradient", SUMS, NONE, GRADS, [7], [7 / 3]),
-    "duplicates_in_sequence": (
-        "backward",
+    "last_duplicate_wins": unique_gradient(SUMS, [7], [4]),
+    "first_duplicate_wins": unique_gradient(SUMS, [7], [1]),
+    "duplicates_averaged": unique_gradient(SUMS, [7], [7 / 3]),
+    "duplicates_in_sequence": backward(
         one([[0.0]], [[0]] * 3, [[1], [1], [1]]),
         ADAGRAD,
-        "weights",
         [-1],
         [-1 - math.sqrt(1 / 2) - math.sqrt(1 / 3)],
     ),
-    "duplicates_merged_where_adjacent": (
-        "backward",
-        one([[0.0], [0.0]], [[0, 0, 1, 0]], [[1]]),
-        ADAGRAD,
-        "weights",
-        [-1, -1],
-        [-1 - math.sqrt(1 / 5), -1],
+    "duplicates_merged_where_adjacent": backward(
+        one([[0.0], [0.0]], [[0, 0, 1, 0]], [[1]]), ADAGRAD, [-1, -1], [-1 - math.sqrt(1 / 5), -1]
     ),
-    "last_run_wins": (
-        "unique_gradient",
-        one([[0.0], [0.0]], [[0], [1], [0, 0]], [[1], [2], [4]]),
-        NONE,
-        GRADS,
-        [9, 2],
-        [8, 2],
+    "last_run_wins": unique_gradient(
+        one([[0.0], [0.0]], [[0], [1], [0, 0]], [[1], [2], [4]]), [9, 2], [8, 2]
     ),
-    "features_in_sequence": ("backward", SHARED, ADAGRAD, "weights", [-1], [-1 - 4 / 5]),
-    "clip_after_merge": (
-        "unique_gradient",
-        one([[0.0]], [[0], [0]], [[3], [3]]),
-        {"max_gradient": 0.5},
-        GRADS,
-        [1],
-        [0.5],
+    "features_in_sequence": backward(SHARED, ADAGRAD, [-1], [-1 - 4 / 5]),
+    "clip_after_merge": unique_gradient(
+        one([[0.0]], [[0], [0]], [[3], [3]]), [1], [0.5], {"max_gradient": 0.5}
     ),
-    "divided_by_2": ("unique_gradient", SUMS, NONE, GRADS, [7], [3.5]),
-    "divided_by_4": ("unique_gradient", SUMS, NONE, GRADS, [7], [1.75]),
-    "divided_by_8": ("unique_gradient", SUMS, NONE, GRADS, [7], [0.875]),
-    "sign_flipped": ("backward", STEP, SGD, "weights", [1.9], [2.1]),
-    "update_before_state": (
-        "backward",
-        one([[0.0]], [[0]], [[4]], sum=[9]),
-        ADAGRAD,
-        "weights",
-        [-4 / 5],
-        [-4 / 3],
+    "divided_by_2": unique_gradient(SUMS, [7], [3.5]),
+    "divided_by_4": unique_gradient(SUMS, [7], [1.75]),
+    "divided_by_8": unique_gradient(SUMS, [7], [0.875]),
+    "sign_flipped": backward(STEP, SGD, [1.9], [2.1]),
+    "update_before_state": backward(
+        one([[0.0]], [[0]], [[4]], sum=[9]), ADAGRAD, [-4 / 5], [-4 / 3]
     ),
-    "squares_before_merge": (
-        "backward",
-        one([[0.0]], [[0], [0]], [[3], [4]]),
-        ADAGRAD,
-        "sum",
-        [49],
-        [25],
+    "squares_before_merge": backward(
+        one([[0.0]], [[0], [0]], [[3], [4]]), ADAGRAD, [49], [25], "sum"
     ),
-    "square_sum_not_mean": (
-        "backward",
+    "square_sum_not_mean": backward(
         one([[0.0, 0.0]], [[0]], [[3, 4]]),
         {"optimizer": "exact_rowwise_adagrad"},
-        "sum",
         [12.5],
         [25],
+        "sum",
     ),
-    "eps_inside_root": (
-        "backward",
-        one([[0.0]], [[0]], [[3]]),
-        {**ADAGRAD, "eps": 16.0},
-        "weights",
-        [-3 / 19],
-        [-3 / 5],
+    "eps_inside_root": backward(
+        one([[0.0]], [[0]], [[3]]), {**ADAGRAD, "eps": 16.0}, [-3 / 19], [-3 / 5]
     ),
-    "eps_squared_inside_root": (
-        "backward",
-        one([[0.0]], [[0]], [[3]]),
-        {**ADAGRAD, "eps": 4.0},
-        "weights",
-        [-3 / 7],
-        [-3 / 5],
+    "eps_squared_inside_root": backward(
+        one([[0.0]], [[0]], [[3]]), {**ADAGRAD, "eps": 4.0}, [-3 / 7], [-3 / 5]
     ),
-    "eps_missing": (
-        "backward",
-        one([[0.0]], [[0]], [[3]]),
-        {**ADAGRAD, "eps": 16.0},
-        "weights",
-        [-3 / 19],
-        [-1],
+    "eps_missing": backward(one([[0.0]], [[0]], [[3]]), {**ADAGRAD, "eps": 16.0}, [-3 / 19], [-1]),
+    "root_missing": backward(
+        one([[0.0]], [[0]], [[3]]), {**ADAGRAD, "eps": 16.0}, [-3 / 19], [-3 / 25]
     ),
-    "root_missing": (
-        "backward",
-        one([[0.0]], [[0]], [[3]]),
-        {**ADAGRAD, "eps": 16.0},
-        "weights",
-        [-3 / 19],
-        [-3 / 25],
+    "step_counted_late": backward(STEP, ADAM, [adam(2)], [adam(1)]),
+    "step_counted_early": backward(STEP, ADAM, [adam(2)], [adam(3)]),
+    "bias_correction_missing": backward(STEP, ADAM, [adam(2)], [2 - 0.5 / 0.5]),
+    "weight_decay_swapped": backward(
+        STEP, {**ADAGRAD, **DECAY, "learning_rate": 0.1}, [1.8], [1.9]
     ),
-    "step_counted_late": ("backward", STEP, ADAM, "weights", [adam(2)], [adam(1)]),
-    "step_counted_early": ("backward", STEP, ADAM, "weights", [adam(2)], [adam(3)]),
-    "bias_correction_missing": ("backward", STEP, ADAM, "weights", [adam(2)], [2 - 0.5 / 0.5]),
-    "weight_decay_swapped": (
-        "backward",
-        STEP,
-        {**ADAGRAD, **DECAY, "learning_rate": 0.1},
-        "weights",
-        [1.8],
-        [1.9],
-    ),
-    "decay_after_step": ("backward", STEP, {**SGD, **DECAY}, "weights", [1.8], [1.805]),
-    "low_half_ignored": (
-        "backward",
+    "decay_after_step": backward(STEP, {**SGD, **DECAY}, [1.8], [1.805]),
+    "low_half_ignored": backward(
         one([[2.0]], [[0]], [[0]])
         | {"weights": np.array([0x4000], np.uint16), "weights_low": np.array([1], np.uint16)},
         {**SGD, "weights_format": "bf16"},
-        "joined",
         [2 + 2.0**-22],
         [2],
+        "joined",
     ),
-    "momentum_dampened": (
-        "backward",
-        STEP,
-        {"optimizer": "momentum_sgd", "momentum": 0.75},
-        "momentum_buffer",
-        [1],
-        [0.25],
+    "momentum_dampened": backward(
+        STEP, {"optimizer": "momentum_sgd", "momentum": 0.75}, [1], [0.25], "momentum_buffer"
     ),
-    "ftrl_sigma_missing": ("backward", STEP, FTRL, "weights", [0.5], [-0.5]),
-    "ftrl_sign_of_z": ("backward", STEP, FTRL, "weights", [0.5], [-0.5]),
-    "ftrl_threshold_missing": (
-        "backward",
-        STEP,
-        {**FTRL, "lambda1": 2.0},
-        "weights",
-        [0],
-        [-0.5],
+    "ftrl_sigma_missing": backward(STEP, FTRL, [0.5], [-0.5]),
+    "ftrl_sign_of_z": backward(STEP, FTRL, [0.5], [-0.5]),
+    "ftrl_threshold_missing": backward(STEP, {**FTRL, "lambda1": 2.0}, [0], [-0.5]),
+    "ftrl_threshold_hard": backward(STEP, {**FTRL, "lambda1": 0.5}, [0.25], [0.5]),
+    "ftrl_eps_inside_root": backward(
+        STEP, FTRL, [-1], [1 - 2 * (math.sqrt(1 + 2.0**-23) - math.sqrt(2.0**-23))], "linear"
     ),
-    "ftrl_threshold_hard": ("backward", STEP, {**FTRL, "lambda1": 0.5}, "weights", [0.25], [0.5]),
-    "ftrl_eps_inside_root": (
-        "backward",
-        STEP,
-        FTRL,
-        "linear",
-        [-1],
-        [1 - 2 * (math.sqrt(1 + 2.0**-23) - math.sqrt(2.0**-23))],
-    ),
-    "ftrl_l2_doubled": ("backward", STEP, {**FTRL, "lambda2": 2.0}, "weights", [1 / 4], [1 / 6]),
+    "ftrl_l2_doubled": backward(STEP, {**FTRL, "lambda2": 2.0}, [1 / 4], [1 / 6]),
     "global_decay_forward_missing": (
         "trajectory",
         RESTING,
@@ -374,23 +318,13 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [0.5],
         [1],
     ),
-    "global_decay_not_kept": (
-        "backward",
-        STEP | {"prev_iter": np.array([1], F)},
-        GLOBAL,
-        "weights",
-        [-0.25],
-        [0.5],
+    "global_decay_not_kept": backward(
+        STEP | {"prev_iter": np.array([1], F)}, GLOBAL, [-0.25], [0.5]
     ),
-    "global_decay_counts_this_step": (
-        "backward",
-        STEP | {"prev_iter": np.array([1], F)},
-        GLOBAL,
-        "weights",
-        [-0.25],
-        [-0.375],
+    "global_decay_counts_this_step": backward(
+        STEP | {"prev_iter": np.array([1], F)}, GLOBAL, [-0.25], [-0.375]
     ),
-    "global_decay_of_new_rows": ("backward", STEP, GLOBAL, "weights", [0.5], [-0.375]),
+    "global_decay_of_new_rows": backward(STEP, GLOBAL, [0.5], [-0.375]),
     "ensemble_coefficient_swapped": (
         "trajectory",
         touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
@@ -423,11 +357,9 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [2, 1],
         [2, 0],
     ),
-    "narrow_state_read_back": (
-        "backward",
+    "narrow_state_read_back": backward(
         {**STEP, "sum": np.array([256], F)},
         {**ADAGRAD, "momentum1_format": "bf16"},
-        "weights",
         [2 - 1 / math.sqrt(257)],
         [2 - 1 / 16],
     ),
@@ -465,89 +397,42 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
     ),
     "out_of_bounds_row_0": ("bounds_check", BOUNDS, IGNORE, "indices", [-1, -1], [0, -1]),
     "out_of_bounds_wraps": ("bounds_check", BOUNDS, IGNORE, "indices", [-1, -1], [1, -1]),
-    "weighted_mean_not_divided": ("lookup", WEIGHTED, MEAN, "out", [8], [16]),
-    "weighted_mean_backward_not_divided": (
-        "unique_gradient",
-        WEIGHTED,
-        MEAN,
-        GRADS,
-        [0.5, 1.5],
-        [1, 3],
+    "weighted_mean_not_divided": lookup(WEIGHTED, [8], [16], MEAN),
+    "weighted_mean_backward_not_divided": unique_gradient(WEIGHTED, [0.5, 1.5], [1, 3], MEAN),
+    "weighted_mean_by_weights": lookup(WEIGHTED, [8], [16 / (4 + 1e-6)], MEAN),
+    "mean_divisor_plus_1e6": unique_gradient(
+        one([[0.0]], [[0, -1]], [[1]]), [0.5], [1 / (2 + 1e-6)], MEAN
     ),
-    "weighted_mean_by_weights": ("lookup", WEIGHTED, MEAN, "out", [8], [16 / (4 + 1e-6)]),
-    "mean_divisor_plus_1e6": (
-        "unique_gradient",
-        one([[0.0]], [[0, -1]], [[1]]),
-        MEAN,
-        GRADS,
-        [0.5],
-        [1 / (2 + 1e-6)],
+    "weight_decay_ignored": backward(STEP, {**SGD, **DECAY}, [1.8], [1.9]),
+    "weight_decay_shared_only": backward(
+        one([[2.0]], [[0]], [[1]]), {**SGD, **DECAY}, [1.8], [1.9]
     ),
-    "weight_decay_ignored": ("backward", STEP, {**SGD, **DECAY}, "weights", [1.8], [1.9]),
-    "weight_decay_shared_only": (
-        "backward",
-        one([[2.0]], [[0]], [[1]]),
-        {**SGD, **DECAY},
-        "weights",
-        [1.8],
-        [1.9],
+    "max_norm_ignored": backward(
+        one([[3.0, 4.0]], [[0]], [[0, 0]]), {**SGD, "max_norm": 1.0}, [0.6, 0.8], [3, 4]
     ),
-    "max_norm_ignored": (
-        "backward",
-        one([[3.0, 4.0]], [[0]], [[0, 0]]),
-        {**SGD, "max_norm": 1.0},
-        "weights",
-        [0.6, 0.8],
-        [3, 4],
+    "counter_decay_grows": backward(one([[2.0]], [[0]], [[0]]), COUNTER, [1.9], [2.1]),
+    "ratio_unguarded": backward(
+        one([[0.0]], [[0]], [[1]]), {**ADAM, "optimizer": "lamb"}, [adam(2) - 2], [0]
     ),
-    "counter_decay_grows": (
-        "backward",
-        one([[2.0]], [[0]], [[0]]),
-        COUNTER,
-        "weights",
-        [1.9],
-        [2.1],
-    ),
-    "ratio_unguarded": (
-        "backward",
-        one([[0.0]], [[0]], [[1]]),
-        {**ADAM, "optimizer": "lamb"},
-        "weights",
-        [adam(2) - 2],
-        [0],
-    ),
-    "untouched_rows_step": (
-        "backward",
+    "untouched_rows_step": backward(
         one([[2.0], [2.0]], [[0]], [[1]], momentum_buffer=[0, 1]),
         {"optimizer": "momentum_sgd", "learning_rate": 0.5, "momentum": 0.5},
-        "weights",
         [1.5, 2],
         [1.5, 1.75],
     ),
-    "sgd_duplicates_in_sequence": (
-        "backward",
+    "sgd_duplicates_in_sequence": backward(
         one([[2.0]], [[0]] * 2, [[1], [1]]),
         {**SGD, "weight_decay": 1.0, "weight_decay_mode": "l2"},
-        "weights",
         [2 - 0.1 * 4],
         [2 - 0.3 - 0.1 * 2.7],
     ),
-    "sparse_adam_eps": (
-        "backward",
+    "sparse_adam_eps": backward(
         STEP,
         {**ADAM, "eps": 1.0},
-        "weights",
         [2 - 2 / 3 / (math.sqrt(0.25 / 0.4375) + 1)],
         [2 - 2 / 3 * math.sqrt(0.4375) / 1.5],
     ),
-    "bf16_output_half_up": (
-        "lookup",
-        TIES,
-        BF16,
-        "out",
-        [1, 1 + 2.0**-7],
-        [1 + 2.0**-7, 1 + 2.0**-7],
-    ),
+    "bf16_output_half_up": lookup(TIES, [1, 1 + 2.0**-7], [1 + 2.0**-7, 1 + 2.0**-7], BF16),
     "bf16_cast_half_up": (
         "round",
         {"x": np.array([[1 + 2.0**-8]], F)},
@@ -556,7 +441,7 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
         [1],
         [1 + 2.0**-7],
     ),
-    "adagrad_eps_1e10": ("backward", STEP, {**ADAGRAD, "eps": 1.0}, "weights", [1.5], [1]),
+    "adagrad_eps_1e10": backward(STEP, {**ADAGRAD, "eps": 1.0}, [1.5], [1]),
     "int8_epsilon_swapped": (
         "quantize",
         RANGE,
@@ -609,102 +494,43 @@ def int4(first: int, second: int) -> Given:
 INT8: dict[str, Value] = {"weights_format": "int8"}
 
 EXAMPLES |= {
-    "bag_capped_32": ("lookup", LONG, NONE, "out", [40], [32]),
-    "bag_capped_1024": ("lookup", VERY_LONG, NONE, "out", [1030], [1024]),
-    "bag_tail_dropped_2": ("lookup", one([[1.0]], [[0] * 5]), NONE, "out", [5], [4]),
-    "bag_tail_dropped_4": ("lookup", one([[1.0]], [[0] * 7]), NONE, "out", [7], [4]),
-    "bag_tail_dropped_8": ("lookup", one([[1.0]], [[0] * 15]), NONE, "out", [15], [8]),
-    "offsets_by_table": ("lookup", TWO, NONE, "out", [10, 2], [20, 1]),
-    "bag_deduplicated": ("lookup", one(ROWS, [[0, 1, 0]]), NONE, "out", [4], [3]),
-    "accumulator_kept": ("lookup", ABC, NONE, "out", [3, 4, 1], [3, 7, 8]),
-    "pruned_reads_row_0": ("lookup", one(ROWS, [[1, -1]]), NONE, "out", [2], [3]),
+    "bag_capped_32": lookup(LONG, [40], [32]),
+    "bag_capped_1024": lookup(VERY_LONG, [1030], [1024]),
+    "bag_tail_dropped_2": lookup(one([[1.0]], [[0] * 5]), [5], [4]),
+    "bag_tail_dropped_4": lookup(one([[1.0]], [[0] * 7]), [7], [4]),
+    "bag_tail_dropped_8": lookup(one([[1.0]], [[0] * 15]), [15], [8]),
+    "offsets_by_table": lookup(TWO, [10, 2], [20, 1]),
+    "bag_deduplicated": lookup(one(ROWS, [[0, 1, 0]]), [4], [3]),
+    "accumulator_kept": lookup(ABC, [3, 4, 1], [3, 7, 8]),
+    "pruned_reads_row_0": lookup(one(ROWS, [[1, -1]]), [2], [3]),
     "out_of_bounds_clamped": ("bounds_check", BOUNDS, IGNORE, "indices", [-1, -1], [2, -1]),
-    "weights_twice": ("lookup", WEIGHTED, NONE, "out", [16], [46]),
-    "weighted_mean_by_plain_weights": ("lookup", WEIGHTED, MEAN, "out", [8], [4]),
-    "gradient_of_next_sample": (
-        "unique_gradient",
-        one(ROWS, [[0], [1]], [[3], [5]]),
-        NONE,
-        GRADS,
-        [3, 5],
-        [5, 5],
-    ),
-    "clip_ignored": (
-        "unique_gradient",
-        one([[0.0]], [[0]], [[3]]),
-        {"max_gradient": 0.5},
-        GRADS,
-        [0.5],
-        [3],
-    ),
-    "duplicate_lost": ("unique_gradient", PAIR, NONE, GRADS, [7, 8], [5, 8]),
-    "segment_ends_early": ("unique_gradient", PAIR, NONE, GRADS, [7, 8], [3, 0]),
-    "segment_starts_late": ("unique_gradient", PAIR, NONE, GRADS, [7, 8], [6, 0]),
-    "duplicates_capped_32": ("unique_gradient", ONES, NONE, GRADS, [40], [32]),
-    "duplicates_capped_1024": ("unique_gradient", MANY, NONE, GRADS, [1030], [1024]),
-    "duplicate_tail_dropped_2": ("unique_gradient", PAIR, NONE, GRADS, [7, 8], [3, 0]),
-    "duplicate_tail_dropped_4": ("unique_gradient", PAIR, NONE, GRADS, [7, 8], [0, 0]),
-    "duplicate_tail_dropped_8": (
-        "unique_gradient",
-        one([[0.0]], [[0]] * 9, [[1]] * 9),
-        NONE,
-        GRADS,
-        [9],
-        [8],
-    ),
-    "merged_in_fp16": (
-        "unique_gradient",
-        one([[0.0]], [[0]] * 3, [[2048], [1], [1]]),
-        NONE,
-        GRADS,
-        [2050],
-        [2048],
-    ),
-    "merged_in_bf16": (
-        "unique_gradient",
-        one([[0.0]], [[0]] * 3, [[256], [1], [1]]),
-        NONE,
-        GRADS,
-        [258],
-        [256],
-    ),
-    "gradients_in_fp16": (
-        "unique_gradient",
-        one([[0.0]], [[0]] * 2, [[2049], [2049]]),
-        NONE,
-        GRADS,
-        [4098],
-        [4096],
-    ),
-    "gradients_in_tf32": (
-        "unique_gradient",
+    "weights_twice": lookup(WEIGHTED, [16], [46]),
+    "weighted_mean_by_plain_weights": lookup(WEIGHTED, [8], [4], MEAN),
+    "gradient_of_next_sample": unique_gradient(one(ROWS, [[0], [1]], [[3], [5]]), [3, 5], [5, 5]),
+    "clip_ignored": unique_gradient(one([[0.0]], [[0]], [[3]]), [0.5], [3], {"max_gradient": 0.5}),
+    "duplicate_lost": unique_gradient(PAIR, [7, 8], [5, 8]),
+    "segment_ends_early": unique_gradient(PAIR, [7, 8], [3, 0]),
+    "segment_starts_late": unique_gradient(PAIR, [7, 8], [6, 0]),
+    "duplicates_capped_32": unique_gradient(ONES, [40], [32]),
+    "duplicates_capped_1024": unique_gradient(MANY, [1030], [1024]),
+    "duplicate_tail_dropped_2": unique_gradient(PAIR, [7, 8], [3, 0]),
+    "duplicate_tail_dropped_4": unique_gradient(PAIR, [7, 8], [0, 0]),
+    "duplicate_tail_dropped_8": unique_gradient(one([[0.0]], [[0]] * 9, [[1]] * 9), [9], [8]),
+    "merged_in_fp16": unique_gradient(one([[0.0]], [[0]] * 3, [[2048], [1], [1]]), [2050], [2048]),
+    "merged_in_bf16": unique_gradient(one([[0.0]], [[0]] * 3, [[256], [1], [1]]), [258], [256]),
+    "gradients_in_fp16": unique_gradient(one([[0.0]], [[0]] * 2, [[2049], [2049]]), [4098], [4096]),
+    "gradients_in_tf32": unique_gradient(
         one([[0.0]], [[0]] * 2, [[2.0**17 + 64], [2049]]),  # beyond fp16
-        NONE,
-        GRADS,
         [2.0**17 + 64 + 2049],
         [2.0**17 + 128 + 2050],
     ),
-    "gradients_in_bf16": (
-        "unique_gradient",
-        one([[0.0]], [[0]] * 2, [[257], [257]]),
-        NONE,
-        GRADS,
-        [514],
-        [512],
-    ),
-    "gradients_cut_to_bf16": (
-        "unique_gradient",
-        one([[0.0]], [[0]] * 2, [[259], [257]]),
-        NONE,
-        GRADS,
-        [516],
-        [514],
-    ),
-    "scale_and_bias_swapped": ("lookup", int8([3, 0], 2.0, 5.0), INT8, "out", [11, 5], [17, 2]),
-    "scale_missing": ("lookup", int8([3, 0], 2.0, 5.0), INT8, "out", [11, 5], [8, 5]),
-    "row_bias_missing": ("lookup", int8([3, 0], 2.0, 5.0), INT8, "out", [11, 5], [6, 0]),
-    "codes_signed": ("lookup", int8([255, 1], 1.0, 0.0), INT8, "out", [255, 1], [-1, 1]),
-    "high_code_first": ("lookup", int4(3, 9), {"weights_format": "int4"}, "out", [3, 9], [9, 3]),
+    "gradients_in_bf16": unique_gradient(one([[0.0]], [[0]] * 2, [[257], [257]]), [514], [512]),
+    "gradients_cut_to_bf16": unique_gradient(one([[0.0]], [[0]] * 2, [[259], [257]]), [516], [514]),
+    "scale_and_bias_swapped": lookup(int8([3, 0], 2.0, 5.0), [11, 5], [17, 2], INT8),
+    "scale_missing": lookup(int8([3, 0], 2.0, 5.0), [11, 5], [8, 5], INT8),
+    "row_bias_missing": lookup(int8([3, 0], 2.0, 5.0), [11, 5], [6, 0], INT8),
+    "codes_signed": lookup(int8([255, 1], 1.0, 0.0), [255, 1], [-1, 1], INT8),
+    "high_code_first": lookup(int4(3, 9), [3, 9], [9, 3], {"weights_format": "int4"}),
     "permutation_inverted": (
         "permute",
         {
@@ -717,100 +543,44 @@ EXAMPLES |= {
         [3, 1, 2],
         [2, 3, 1],
     ),
-    "rate_twice": ("backward", STEP, {**SGD, "learning_rate": 0.5}, "weights", [1.5], [1.75]),
-    "rate_missing": ("backward", STEP, {**SGD, "learning_rate": 0.5}, "weights", [1.5], [1]),
-    "hyper_in_fp16": (
-        "backward",
-        one([[2.0]], [[0]], [[1024]]),
-        {**SGD, "learning_rate": 1 + 2.0**-11},
-        "weights",
-        [-1022.5],
-        [-1022],
+    "rate_twice": backward(STEP, {**SGD, "learning_rate": 0.5}, [1.5], [1.75]),
+    "rate_missing": backward(STEP, {**SGD, "learning_rate": 0.5}, [1.5], [1]),
+    "hyper_in_fp16": backward(
+        one([[2.0]], [[0]], [[1024]]), {**SGD, "learning_rate": 1 + 2.0**-11}, [-1022.5], [-1022]
     ),
-    "decay_sign_flipped": ("backward", STEP, {**SGD, **DECAY}, "weights", [1.8], [2]),
-    "decay_without_rate": ("backward", STEP, {**SGD, **DECAY}, "weights", [1.8], [0.9]),
-    "decay_not_in_state": (
-        "backward",
-        STEP,
-        {**ADAGRAD, "weight_decay": 0.5, "weight_decay_mode": "l2"},
-        "sum",
-        [4],
-        [1],
+    "decay_sign_flipped": backward(STEP, {**SGD, **DECAY}, [1.8], [2]),
+    "decay_without_rate": backward(STEP, {**SGD, **DECAY}, [1.8], [0.9]),
+    "decay_not_in_state": backward(
+        STEP, {**ADAGRAD, "weight_decay": 0.5, "weight_decay_mode": "l2"}, [4], [1], "sum"
     ),
-    "eps_as_floor": (
-        "backward",
-        one([[0.0]], [[0]], [[3]]),
-        {**ADAGRAD, "eps": 16.0},
-        "weights",
-        [-3 / 19],
-        [-3 / 16],
+    "eps_as_floor": backward(
+        one([[0.0]], [[0]], [[3]]), {**ADAGRAD, "eps": 16.0}, [-3 / 19], [-3 / 16]
     ),
-    "nesterov": ("backward", STEP, MOMENTUM, "weights", [1.5], [1.25]),
-    "ratio_missing": ("backward", STEP, LAMB, "weights", [0], [2 + LAMB_STEP]),
-    "ratio_inverted": ("backward", STEP, LAMB, "weights", [0], [2 - LAMB_STEP**2 / 2]),
-    "norm_over_table": (
-        "backward",
-        one([[3.0], [4.0]], [[0]], [[0]]),
-        {**SGD, "max_norm": 1.0},
-        "weights",
-        [1, 4],
-        [0.6, 4],
+    "nesterov": backward(STEP, MOMENTUM, [1.5], [1.25]),
+    "ratio_missing": backward(STEP, LAMB, [0], [2 + LAMB_STEP]),
+    "ratio_inverted": backward(STEP, LAMB, [0], [2 - LAMB_STEP**2 / 2]),
+    "norm_over_table": backward(
+        one([[3.0], [4.0]], [[0]], [[0]]), {**SGD, "max_norm": 1.0}, [1, 4], [0.6, 4]
     ),
-    "max_norm_before_step": (
-        "backward",
-        one([[4.0]], [[0]], [[1]]),
-        {**SGD, "learning_rate": 1.0, "max_norm": 2.0},
-        "weights",
-        [2],
-        [1],
+    "max_norm_before_step": backward(
+        one([[4.0]], [[0]], [[1]]), {**SGD, "learning_rate": 1.0, "max_norm": 2.0}, [2], [1]
     ),
-    "cowclip_ignored": ("backward", STEP, COWCLIP, "weights", [1.75], [1]),
-    "shrinkage_ignored": ("backward", STEP, RMSPROP, "weights", [0.5], [1]),
-    "mean_over_padded_4": ("backward", WIDE, ROWWISE, "sum", [4], [3]),
-    "mean_over_padded_8": ("backward", WIDE, ROWWISE, "sum", [4], [1.5]),
-    "mean_over_padded_32": ("backward", WIDE, ROWWISE, "sum", [4], [12 / 32]),
-    "mean_over_padded_128": ("backward", WIDE, ROWWISE, "sum", [4], [12 / 128]),
-    "states_ignored": (
-        "backward",
-        one([[0.0]], [[0]], [[4]], sum=[9]),
-        ADAGRAD,
-        "sum",
-        [25],
-        [16],
+    "cowclip_ignored": backward(STEP, COWCLIP, [1.75], [1]),
+    "shrinkage_ignored": backward(STEP, RMSPROP, [0.5], [1]),
+    "mean_over_padded_4": backward(WIDE, ROWWISE, [4], [3], "sum"),
+    "mean_over_padded_8": backward(WIDE, ROWWISE, [4], [1.5], "sum"),
+    "mean_over_padded_32": backward(WIDE, ROWWISE, [4], [12 / 32], "sum"),
+    "mean_over_padded_128": backward(WIDE, ROWWISE, [4], [12 / 128], "sum"),
+    "states_ignored": backward(one([[0.0]], [[0]], [[4]], sum=[9]), ADAGRAD, [25], [16], "sum"),
+    "states_not_stored": backward(one([[0.0]], [[0]], [[4]], sum=[9]), ADAGRAD, [25], [9], "sum"),
+    "step_always_1": backward(STEP, ADAM, [adam(2)], [adam(1)]),
+    "betas_swapped": backward(STEP, ADAM, [0.5], [0.25], "exp_avg"),
+    "moment_not_weighted": backward(STEP, ADAM, [0.5], [1], "exp_avg"),
+    "first_correction_missing": backward(
+        STEP, ADAM, [adam(2)], [2 - 0.5 / math.sqrt(0.25 / (1 - 0.75**2))]
     ),
-    "states_not_stored": (
-        "backward",
-        one([[0.0]], [[0]], [[4]], sum=[9]),
-        ADAGRAD,
-        "sum",
-        [25],
-        [9],
+    "second_moment_maximum": backward(
+        STEP | {"exp_avg_sq": np.array([8], F)}, ADAM, [6.25], [8], "exp_avg_sq"
     ),
-    "step_always_1": ("backward", STEP, ADAM, "weights", [adam(2)], [adam(1)]),
-    "betas_swapped": ("backward", STEP, ADAM, "exp_avg", [0.5], [0.25]),
-    "moment_not_weighted": ("backward", STEP, ADAM, "exp_avg", [0.5], [1]),
-    "first_correction_missing": (
-        "backward",
-        STEP,
-        ADAM,
-        "weights",
-        [adam(2)],
-        [2 - 0.5 / math.sqrt(0.25 / (1 - 0.75**2))],
-    ),
-    "second_moment_maximum": (
-        "backward",
-        STEP | {"exp_avg_sq": np.array([8], F)},
-        ADAM,
-        "exp_avg_sq",
-        [6.25],
-        [8],
-    ),
-    "second_correction_missing": (
-        "backward",
-        STEP,
-        ADAM,
-        "weights",
-        [adam(2)],
-        [2 - 0.5 / 0.75 / 0.5],
-    ),
+    "second_correction_missing": backward(STEP, ADAM, [adam(2)], [2 - 0.5 / 0.75 / 0.5]),
 }
