@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from neocpu.oracle.operator import Value
-from tests.oracle_examples import EXAMPLES_OF_MORE
+from tests.oracle_examples import EXAMPLES_OF_MORE, Example, example
 
 F = np.float32
 Given = dict[str, np.ndarray]
@@ -142,22 +143,9 @@ COUNTER: dict[str, Value] = {**SGD, **DECAY, "optimizer": "exact_rowwise_adagrad
 RANGE = {"x": np.array([[0, 3e-9]], F)}
 SCALE = (F(3e-9) / F(255)).tobytes()
 
-# (operator, inputs, options, output, what is right, what the switch makes of it)
-Example = tuple[str, Given, Mapping[str, Value], str, list[float], list[float]]
 
-
-def lookup(
-    inputs: Given, right: list[float], wrong: list[float], options: Mapping[str, Value] = NONE
-) -> Example:
-    """An example of pooled vectors."""
-    return "lookup", inputs, options, "out", right, wrong
-
-
-def unique_gradient(
-    inputs: Given, right: list[float], wrong: list[float], options: Mapping[str, Value] = NONE
-) -> Example:
-    """An example of merged gradients."""
-    return "unique_gradient", inputs, options, "values", right, wrong
+lookup = partial(example, "lookup")
+unique_gradient = partial(example, "unique_gradient", output="values")
 
 
 def backward(
@@ -168,7 +156,7 @@ def backward(
     output: str = "weights",
 ) -> Example:
     """An example of what an update leaves."""
-    return "backward", inputs, options, output, right, wrong
+    return example("backward", inputs, right, wrong, options, output)
 
 
 EXAMPLES: dict[str, Example] = {
@@ -179,33 +167,18 @@ EXAMPLES: dict[str, Example] = {
     "pruned_reads_last_row": lookup(one(ROWS, [[0, -1]]), [1], [5]),
     "feature_is_table": lookup(TWO, [10, 2], [1, 20]),
     "columns_in_table_order": lookup(TWO, [10, 2], [2, 10]),
-    "row_offset_32bit": ("linear_index", HUGE, NONE, "element", [2**32, 2**32 + 128], [0, 128]),
+    "row_offset_32bit": example(
+        "linear_index", HUGE, [2**32, 2**32 + 128], [0, 128], output="element"
+    ),
     # elements 0, 2^30 and 2^32 of the formula are -1/2, -1/4 and 5/256
-    "byte_offset_32bit": (
-        "lookup_at_scale",
-        at_scale([2**30 + 1], 0, 2**30),
-        NONE,
-        "out",
-        [-0.25],
-        [-0.5],
+    "byte_offset_32bit": example(
+        "lookup_at_scale", at_scale([2**30 + 1], 0, 2**30), [-0.25], [-0.5]
     ),
-    "table_offset_32bit": (
-        "lookup_at_scale",
-        at_scale([2**32, 1], 1, 0),
-        NONE,
-        "out",
-        [5 / 256],
-        [-0.5],
-    ),
-    "bucket_by_modulo": ("block_bucketize", BUCKETS, NONE, "indices", [0, 0, 1], [0, 2, 1]),
-    "bucket_keeps_row": ("block_bucketize", BUCKETS, NONE, "indices", [0, 0, 1], [0, 3, 4]),
-    "padding_cuts_front": (
-        "jagged_to_padded_dense",
-        DENSE,
-        {"max_length": 2},
-        "dense",
-        [1, 2],
-        [2, 3],
+    "table_offset_32bit": example("lookup_at_scale", at_scale([2**32, 1], 1, 0), [5 / 256], [-0.5]),
+    "bucket_by_modulo": example("block_bucketize", BUCKETS, [0, 0, 1], [0, 2, 1], output="indices"),
+    "bucket_keeps_row": example("block_bucketize", BUCKETS, [0, 0, 1], [0, 3, 4], output="indices"),
+    "padding_cuts_front": example(
+        "jagged_to_padded_dense", DENSE, [1, 2], [2, 3], {"max_length": 2}, "dense"
     ),
     "mean_not_divided": lookup(ABC, [1.5, 4, 1], [3, 4, 1], MEAN),
     "mean_divided_twice": lookup(ABC, [1.5, 4, 1], [0.75, 4, 1], MEAN),
@@ -222,21 +195,15 @@ EXAMPLES: dict[str, Example] = {
     "half_up": lookup(TIES, [1, 1 + 2.0**-7], [1 + 2.0**-7, 1 + 2.0**-7], BF16),
     "truncated": lookup(TIES, [1, 1 + 2.0**-7], [1, 1], BF16),
     "gradient_without_weights": unique_gradient(WEIGHTED, [1, 3], [1, 1]),
-    "weight_gradient_times_weight": (
-        "weight_gradient",
-        WEIGHTED,
-        NONE,
-        "per_sample_weights_grad",
-        [1, 5],
-        [1, 15],
+    "weight_gradient_times_weight": example(
+        "weight_gradient", WEIGHTED, [1, 5], [1, 15], output="per_sample_weights_grad"
     ),
-    "gradient_without_grad_output": (
+    "gradient_without_grad_output": example(
         "weight_gradient",
         one(ROWS, [[2]], [[8]], per_sample_weights=[1]),
-        NONE,
-        "per_sample_weights_grad",
         [32],
         [4],
+        output="per_sample_weights_grad",
     ),
     "last_duplicate_wins": unique_gradient(SUMS, [7], [4]),
     "first_duplicate_wins": unique_gradient(SUMS, [7], [1]),
@@ -310,13 +277,13 @@ EXAMPLES: dict[str, Example] = {
         STEP, FTRL, [-1], [1 - 2 * (math.sqrt(1 + 2.0**-23) - math.sqrt(2.0**-23))], "linear"
     ),
     "ftrl_l2_doubled": backward(STEP, {**FTRL, "lambda2": 2.0}, [1 / 4], [1 / 6]),
-    "global_decay_forward_missing": (
+    "global_decay_forward_missing": example(
         "trajectory",
         RESTING,
-        {k: v for k, v in GLOBAL.items() if k not in ("step", "learning_rate")} | {"eps": 1.0},
-        "step2/out",
         [0.5],
         [1],
+        {k: v for k, v in GLOBAL.items() if k not in ("step", "learning_rate")} | {"eps": 1.0},
+        "step2/out",
     ),
     "global_decay_not_kept": backward(
         STEP | {"prev_iter": np.array([1], F)}, GLOBAL, [-0.25], [0.5]
@@ -325,37 +292,37 @@ EXAMPLES: dict[str, Example] = {
         STEP | {"prev_iter": np.array([1], F)}, GLOBAL, [-0.25], [-0.375]
     ),
     "global_decay_of_new_rows": backward(STEP, GLOBAL, [0.5], [-0.375]),
-    "ensemble_coefficient_swapped": (
+    "ensemble_coefficient_swapped": example(
         "trajectory",
         touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
-        {**ENSEMBLE, "step_ema": 1},
-        "step0/sparse_ema",
         [14],
         [10],
-    ),
-    "ensemble_starts_early": (
-        "trajectory",
-        touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
-        {**ENSEMBLE, "step_ema": 1, "step_start": 1},
-        "step0/sparse_ema",
-        [8],
-        [14],
-    ),
-    "ensemble_swap_exchanges": (
-        "trajectory",
-        touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
-        {**ENSEMBLE, "step_swap": 1},
-        "step0/sparse_ema",
-        [16],
-        [8],
-    ),
-    "ensemble_touched_rows_only": (
-        "trajectory",
-        touches([8.0, 4.0], [0], 0.0),
         {**ENSEMBLE, "step_ema": 1},
         "step0/sparse_ema",
+    ),
+    "ensemble_starts_early": example(
+        "trajectory",
+        touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
+        [8],
+        [14],
+        {**ENSEMBLE, "step_ema": 1, "step_start": 1},
+        "step0/sparse_ema",
+    ),
+    "ensemble_swap_exchanges": example(
+        "trajectory",
+        touches([8.0], [0], 0.0) | {"sparse_ema": np.array([16], F)},
+        [16],
+        [8],
+        {**ENSEMBLE, "step_swap": 1},
+        "step0/sparse_ema",
+    ),
+    "ensemble_touched_rows_only": example(
+        "trajectory",
+        touches([8.0, 4.0], [0], 0.0),
         [2, 1],
         [2, 0],
+        {**ENSEMBLE, "step_ema": 1},
+        "step0/sparse_ema",
     ),
     "narrow_state_read_back": backward(
         {**STEP, "sum": np.array([256], F)},
@@ -363,40 +330,40 @@ EXAMPLES: dict[str, Example] = {
         [2 - 1 / math.sqrt(257)],
         [2 - 1 / 16],
     ),
-    "state_not_kept": (
+    "state_not_kept": example(
         "trajectory",
         history([1, 1], [1, 1], [3, 4]),
-        {"optimizer": "exact_adagrad"},
-        "step1/sum",
         [25],
         [16],
+        {"optimizer": "exact_adagrad"},
+        "step1/sum",
     ),
-    "rows_of_earlier_step": (
+    "rows_of_earlier_step": example(
         "trajectory",
         touches([8.0], [0, 0, 0], 1.0),
-        {"optimizer": "exact_sgd"},
-        "step2/out",
         [7],
         [7.5],
+        {"optimizer": "exact_sgd"},
+        "step2/out",
     ),
-    "rate_of_last_step": (
+    "rate_of_last_step": example(
         "trajectory",
         history([1, 1], [1, 0.5], [1, 1]),
-        {"optimizer": "exact_sgd"},
-        "step1/weights",
         [0.5],
         [0],
+        {"optimizer": "exact_sgd"},
+        "step1/weights",
     ),
-    "evaluation_counts": (
+    "evaluation_counts": example(
         "trajectory",
         history([1, 0, 0], [1, 1, 1], [1, 1, 1]) | {"training": np.array([0, 0, 1])},
-        {k: v for k, v in ADAM.items() if k not in ("learning_rate", "step")},
-        "step2/weights",
         [adam(1)],
         [adam(3)],
+        {k: v for k, v in ADAM.items() if k not in ("learning_rate", "step")},
+        "step2/weights",
     ),
-    "out_of_bounds_row_0": ("bounds_check", BOUNDS, IGNORE, "indices", [-1, -1], [0, -1]),
-    "out_of_bounds_wraps": ("bounds_check", BOUNDS, IGNORE, "indices", [-1, -1], [1, -1]),
+    "out_of_bounds_row_0": example("bounds_check", BOUNDS, [-1, -1], [0, -1], IGNORE, "indices"),
+    "out_of_bounds_wraps": example("bounds_check", BOUNDS, [-1, -1], [1, -1], IGNORE, "indices"),
     "weighted_mean_not_divided": lookup(WEIGHTED, [8], [16], MEAN),
     "weighted_mean_backward_not_divided": unique_gradient(WEIGHTED, [0.5, 1.5], [1, 3], MEAN),
     "weighted_mean_by_weights": lookup(WEIGHTED, [8], [16 / (4 + 1e-6)], MEAN),
@@ -433,22 +400,21 @@ EXAMPLES: dict[str, Example] = {
         [2 - 2 / 3 * math.sqrt(0.4375) / 1.5],
     ),
     "bf16_output_half_up": lookup(TIES, [1, 1 + 2.0**-7], [1 + 2.0**-7, 1 + 2.0**-7], BF16),
-    "bf16_cast_half_up": (
+    "bf16_cast_half_up": example(
         "round",
         {"x": np.array([[1 + 2.0**-8]], F)},
-        {"format": "bf16"},
-        "codes",
         [1],
         [1 + 2.0**-7],
+        {"format": "bf16"},
+        "codes",
     ),
     "adagrad_eps_1e10": backward(STEP, {**ADAGRAD, "eps": 1.0}, [1.5], [1]),
-    "int8_epsilon_swapped": (
+    "int8_epsilon_swapped": example(
         "quantize",
         RANGE,
-        NONE,
-        "codes",
         [0, round(255 * 3 / 13), *SCALE, 0, 0, 0, 0],
         [0, 255, *SCALE, 0, 0, 0, 0],
+        output="codes",
     ),
     **EXAMPLES_OF_MORE,
 }
@@ -503,7 +469,7 @@ EXAMPLES |= {
     "bag_deduplicated": lookup(one(ROWS, [[0, 1, 0]]), [4], [3]),
     "accumulator_kept": lookup(ABC, [3, 4, 1], [3, 7, 8]),
     "pruned_reads_row_0": lookup(one(ROWS, [[1, -1]]), [2], [3]),
-    "out_of_bounds_clamped": ("bounds_check", BOUNDS, IGNORE, "indices", [-1, -1], [2, -1]),
+    "out_of_bounds_clamped": example("bounds_check", BOUNDS, [-1, -1], [2, -1], IGNORE, "indices"),
     "weights_twice": lookup(WEIGHTED, [16], [46]),
     "weighted_mean_by_plain_weights": lookup(WEIGHTED, [8], [4], MEAN),
     "gradient_of_next_sample": unique_gradient(one(ROWS, [[0], [1]], [[3], [5]]), [3, 5], [5, 5]),
@@ -531,17 +497,16 @@ EXAMPLES |= {
     "row_bias_missing": lookup(int8([3, 0], 2.0, 5.0), [11, 5], [6, 0], INT8),
     "codes_signed": lookup(int8([255, 1], 1.0, 0.0), [255, 1], [-1, 1], INT8),
     "high_code_first": lookup(int4(3, 9), [3, 9], [9, 3], {"weights_format": "int4"}),
-    "permutation_inverted": (
+    "permutation_inverted": example(
         "permute",
         {
             "lengths": np.array([[1], [2], [3]]),
             "permute": np.array([2, 0, 1]),
             "indices": np.arange(6),
         },
-        NONE,
-        "lengths",
         [3, 1, 2],
         [2, 3, 1],
+        output="lengths",
     ),
     "rate_twice": backward(STEP, {**SGD, "learning_rate": 0.5}, [1.5], [1.75]),
     "rate_missing": backward(STEP, {**SGD, "learning_rate": 0.5}, [1.5], [1]),
