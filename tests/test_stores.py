@@ -125,6 +125,22 @@ def test_copies_count_in_the_cache_and_go_with_it(store: Any, cache: Path) -> No
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
+def test_two_files_that_would_have_one_copy_are_refused(store: Any) -> None:
+    for name in ("ü.csv", "%C3%BC.csv"):
+        store.pipe(f"/clicks/day=3/{name}", ROWS)
+    with pytest.raises(DataError, match=r"two files of it would have one copy, .*%C3%BC\.csv"):
+        log_files("memory://clicks/day=3")
+
+
+def test_a_store_that_refuses_says_why(torn: type[TornStore], monkeypatch: Any) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "not valid for\nthe storage class")
+
+    monkeypatch.setattr(torn, "info", refused)
+    with pytest.raises(DataError, match=r"access denied \(.*for the storage class\); fsspec reads"):
+        log_files("torn://clicks.csv")
+
+
 def test_a_copy_without_room_is_refused(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEOCPU_DATA_CACHE_GIB", "0.0000001")
     with pytest.raises(DataError, match=r"no room for a copy of .*part-0\.csv"):
@@ -409,6 +425,11 @@ def test_logs_of_s3_are_read(s3: Any, cache: Path) -> None:
     assert log_files("s3://logs/clicks/day=2/part-0.csv") == files[1:]
     with pytest.raises(DataError, match="no such file in the store"):
         log_files("s3://nowhere/clicks.csv")
+    # another process writes, of which this one has not heard
+    writer = fsspec.filesystem("s3", skip_instance_cache=True)
+    writer.pipe("logs/clicks/day=2/part-0.csv", ROWS)
+    writer.pipe("logs/clicks/day=3/part-0.csv", ROWS)
+    assert [file.read_bytes() for file in log_files("s3://logs/clicks")] == [ROWS] * 3
 
 
 def test_copies_of_checkpoints_in_s3(s3: Any, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -35,6 +36,7 @@ from neocpu.ingest.copy_cache import (
     making,
     use,
 )
+from neocpu.tables.hdf5.walk import one_line
 
 # what stores say of a file that changes with its content
 MARKS = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "generation")
@@ -88,7 +90,11 @@ def fetched(path: str | Path, is_log: Callable[[Path], bool]) -> list[Path]:
     address = checked_address(path)
     with store_errors(address):
         store, name = store_at(address)
-        return [_copy(store, file, address) for file in _files(store, name, is_log)]
+        store.invalidate_cache()  # a process may have seen what lay there before
+        copies = [_copy(store, file, address) for file in _files(store, name, is_log)]
+    if twice := [str(copy) for copy, count in Counter(copies).items() if count > 1]:
+        raise DataError(f"{address}: two files of it would have one copy, {twice[0]}; rename one")
+    return copies
 
 
 def store_at(address: str) -> tuple[Any, str]:
@@ -132,18 +138,17 @@ def _meaning(address: str, error: Exception) -> str:
                 f"{FOLDER} names another folder"
             )
     # fsspec's HTTP has one error for all answers to its first question
-    if isinstance(error, FileNotFoundError) and _status_of(error) in (0, 404, 410):
+    status = _status_of(error)
+    if status in (404, 410) or (not status and isinstance(error, FileNotFoundError)):
         return f"{address}: no such file in the store"
+    cause = error.__cause__ if status and error.__cause__ else error
+    # without the place that a server sent us on to, and what lets its holder in there
+    text = re.sub(r", url=.*", "", one_line(cause))[:300]
     if isinstance(error, PermissionError):
         return (
-            f"{address}: access denied; fsspec reads credentials from the environment and from "
-            "~/.config/fsspec"
+            f"{address}: access denied ({text}); fsspec reads credentials from the environment and "
+            "from ~/.config/fsspec"
         )
-    if _status_of(error):
-        error = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    text = (str(error) or type(error).__name__).splitlines()[0]
-    # where a server sent us on to, with what lets its holder in
-    text = re.sub(r", url=.*", "", text)
     advice = UNKNOWN.get(address.partition(":")[0], "")
     return f"{address}: the store says: {text}{advice and '; '}{advice}"
 
