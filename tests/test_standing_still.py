@@ -119,7 +119,7 @@ def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself
 ) -> None:
     ending, text, processes = run_job(tmp_path, "killed", capfd)
     assert (ending.signal, ending.rank, ending.process) == (9, 1, processes[1])
-    assert not text
+    assert ending.status == 137 and not text
     told: list[str] = []
     survivor = Survivor(tmp_path, lambda resume: ending, "neocpu train x --resume", told.append)
     assert survivor.run(False, 0) == ending.status
@@ -218,7 +218,7 @@ def test_launchers_are_understood_and_what_ranks_print_is_not_touched(
     shown = "".join(part for line in lines for part in talk.ranks_lines(line))
     assert shown + "".join(talk.rest()) == OURS + OURS
     ending.read()
-    assert (ending.signal, ending.rank) == (number, rank)
+    assert (ending.status, ending.signal, ending.rank) == (128 + number, number, rank)
     assert (ending.process, ending.host) == (4711, "node3")
     assert ending.explained
 

@@ -83,15 +83,15 @@ TIMED_OUT = re.compile(r"APPLICATION TIMED OUT, TIMEOUT = (?P<seconds>\d+)s")
 class Ending:
     """How a job ended.
 
-    status : of mpiexec, as shells count it. signal : that killed a rank (0: none did), whose
-    `process` and `host` are what the launcher calls them, and `rank`, where it tells it. lost : a
-    host, or what the launcher had running there, is gone. first : rank, host and process of the
-    rank of this host that ended before all others. stalled : ranks ended themselves, since
-    the run stood still. starved : the system killed a process, as a limit on this one's control
-    groups left no memory. stopped : how often this process was asked to end it. unmet : MPI's
-    library could not start a rank, which it says itself. limit : seconds after which mpiexec ended
-    it (0: it did not). unwritten : why not all lines could be written to stdout. said : ranks told
-    how they ended. talk : the launcher's lines.
+    status : of mpiexec, as shells count it; of the rank, where one was killed. signal : that killed
+    a rank (0: none did), whose `process` and `host` are what the launcher calls them, and `rank`,
+    where it tells it. lost : a host, or what the launcher had running there, is gone. first : rank,
+    host and process of the rank of this host that ended before all others. stalled : ranks ended
+    themselves, since the run stood still. starved : the system killed a process, as a limit on this
+    one's control groups left no memory. stopped : how often this process was asked to end it. unmet
+    : MPI's library could not start a rank, which it says itself. limit : seconds after which
+    mpiexec ended it (0: it did not). unwritten : why not all lines could be written to stdout. said
+    : ranks told how they ended. talk : the launcher's lines.
     """
 
     status: int = 0
@@ -127,6 +127,8 @@ class Ending:
                 self.limit = int(match["seconds"])
             if match := UNREACHED.search(text):
                 self.host = match["host"]
+        if self.signal and not self.unmet:
+            self.status = 128 + self.signal  # MPICH's has the signal alone
         # MPICH's launcher names any of the ranks, which it has killed itself but for one
         if self.signal and self.first:
             self.rank, self.host, self.process = self.first
