@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from neocpu.core.cores import available
-from neocpu.core.errors import ConfigError, DataError, EnvironmentProblem
+from neocpu.core.errors import ConfigError, DataError, EnvironmentProblem, Stopped
 from neocpu.parallel.transport import abort as guard
 from neocpu.parallel.transport import launch, stale
 from neocpu.parallel.transport.comm import SingleComm
@@ -350,6 +350,24 @@ def test_one_of_many_speaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
         assert run_guarded(wrong) == 1
     assert capsys.readouterr().err == "neocpu: error: line 3\n"
     assert ended == [1, 1, 1]
+
+
+def test_rank_0_says_that_a_signal_stopped_the_ranks_of_all_hosts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    monkeypatch.setattr(guard, "_job", guard._Job())
+
+    def leave() -> int:
+        raise Stopped(signal.SIGTERM, "stopped by signal 15")
+
+    for rank in (1, 2, 0, 3):
+        host = tmp_path / str(rank % 2)
+        host.mkdir(exist_ok=True)
+        monkeypatch.setattr(guard.tempfile, "gettempdir", lambda host=host: str(host))
+        guard.join_job("token", rank, lambda status: None)
+        assert run_guarded(leave) == 143
+        assert guard.has_spoken()
+    assert capsys.readouterr().err == "neocpu: stopped by signal 15\n"
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ with one message.
 
 `guard` catches what `main` lets through. The first rank of a host to claim the job's marker file
 prints; then the job is aborted with the error's exit status, so no rank waits for one that is gone.
-An error raised by `comm.agree` is printed only by the rank it came from. `StopSignal` turns SIGTERM
-and Ctrl-C into a flag that training looks at.
+An error raised by `comm.agree` is printed only by the rank it came from, and that a signal stopped
+all ranks by rank 0. `StopSignal` turns SIGTERM and Ctrl-C into a flag that training looks at.
 """
 
 import hashlib
@@ -148,9 +148,10 @@ def has_spoken() -> bool:
 
 
 def _leave_together(text: str, status: int) -> int:
-    # the others stop by themselves after the same step, and finish what they write
-    if _job.abort is None or _claim(_marker()):
+    # all ranks stop by themselves after the same step, and finish what they write: one speaks
+    if not _job.rank:
         _print(text)
+    _claim(_marker())  # for those of this host that look for the reason
     return status
 
 
