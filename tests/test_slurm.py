@@ -38,8 +38,18 @@ TRIES = 3  # Slurm's PMI now and then cuts a line of MPICH's in two, and ranks d
 SRUN = """#!/bin/bash
 for name in ${{!SLURM_@}}; do unset "$name"; done
 echo "$@" >> {folder}/started
-while [[ $1 == --* ]]; do shift; done
-exec {mpiexec} -n 2 "$@"
+while [[ $1 == --* ]]; do
+    [[ $1 != --task-epilog=* ]] || epilog=${{1#*=}}
+    shift
+done
+trap 'kill -USR1 "$run"' USR1
+{mpiexec} -n 2 "$@" &
+run=$!
+while kill -0 "$run" 2>/dev/null; do wait "$run"; done
+wait "$run"
+status=$?
+"$epilog"
+exit "$status"
 """
 SCONTROL = """#!/bin/bash
 [ -e {folder}/away ] || {{ touch {folder}/away; exit 1; }}
@@ -119,10 +129,13 @@ def test_a_job_that_nears_its_limit_goes_back_into_the_queue(tmp_path: Path) -> 
         assert file.config().optimizer.sparse.learning_rate == 0.02
     # the next life; this time the run reaches its end, and the job with it
     config.write_text(config.read_text().replace("steps = 200000", f"steps = {step + 2}"))
+    left = tmp_path / "neocpu-rows-8"
+    left.mkdir()
     done = ran(command, env=environment | {"SLURM_RESTART_COUNT": "1"}, timeout=200)
     assert done.returncode == 0, done.stderr
     assert f"resuming from {last.name}" in done.stdout
     assert (tmp_path / "requeued").read_text() == "requeue 7_1\n"
+    assert not left.exists() and not [*folder.parent.glob(".tidy*")]
 
 
 @pytest.fixture(scope="module")
@@ -212,10 +225,13 @@ def test_a_job_is_warned_of_its_limit_and_goes_on_after_it(slurm: Slurm, tmp_pat
 
 @pytest.mark.long
 def test_a_cancelled_job_leaves_a_checkpoint(slurm: Slurm, tmp_path: Path) -> None:
-    job = submitted(slurm, tmp_path)
+    job = submitted(slurm, tmp_path, f"--export=ALL,SLURM_TMPDIR={tmp_path}")
     when(lambda: checkpoints(tmp_path))
+    rows = tmp_path / f"neocpu-rows-{job}"  # as if the ranks had kept some there
+    rows.mkdir()
     slurm.tell("scancel", job)
     slurm.wait(job, "CANCELLED")
+    when(lambda: not rows.exists())
     said = tmp_path / "job.log"
     when(lambda: f"stopped by signal {int(signal.SIGTERM)} after step" in said.read_text())
     (step,) = re.findall(r"after step (\d+)", said.read_text())

@@ -32,10 +32,15 @@ shift 2
 
 # rows of tables over SSD live on the disk of each node; OUT is on a disk that all nodes share
 scratch=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/neocpu-rows-$SLURM_JOB_ID
+# on each node after each rank, also of a cancelled job: a folder without rows goes
+mkdir -p "$out"
+tidy=$(realpath "$out")/.tidy-$SLURM_JOB_ID
+printf '#!/bin/sh\nrmdir "%s" 2>/dev/null || true\n' "$scratch" > "$tidy"
+chmod +x "$tidy"
 
 # srun leaves the others waiting for a rank that was killed, unless told to end them, and since
 # Slurm 22.05 does not hand on the job's cores for each task
-options=(--kill-on-bad-exit=1)
+options=(--kill-on-bad-exit=1 "--task-epilog=$tidy")
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=("--cpus-per-task=$SLURM_CPUS_PER_TASK")
 srun "${options[@]}" neocpu train "$config" --out "$out" --resume \
     --set "memory.folder=$scratch" "$@" &
@@ -45,6 +50,7 @@ while kill -0 "$run" 2>/dev/null; do
 done
 wait "$run"
 status=$?
+rm -f "$tidy"
 
 if [ "$status" -eq 138 ]; then # stopped by SIGUSR1 (128 + 10), with a checkpoint
     if [ "${SLURM_RESTART_COUNT:-0}" -lt "${NEOCPU_RESTARTS:-100}" ]; then
