@@ -332,8 +332,11 @@ def test_texts_true_of_a_model_are_those_that_it_knows(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert raw.model_rows(codes, feature).tolist() == [1, 0, 0, 0]
-    with pytest.warns(UserWarning, match="most values of vip are unknown to the model"):
+    with pytest.warns(UserWarning, match="are unknown to the model") as exported:
         raw.model_rows(raw.codes(200 * ["yes"], feature), feature)
+    with pytest.warns(UserWarning, match="are unknown to the model") as predicted:
+        neocpu.load(tmp_path / "run").predict({"vip": 200 * ["yes"]})
+    assert str(exported[0].message) == str(predicted[0].message)
     # by hash nobody knows which texts there were
     Trainer(config.loads(text, overrides=overrides), None, tmp_path / "hash").run()
     model = neocpu.load(tmp_path / "hash")

@@ -324,11 +324,13 @@ class RawValues:
         position = np.searchsorted(words, codes, sorter=order).clip(max=words.size - 1)
         rows = np.where(words[order[position]] == codes, order[position] + 1, 0)
         there = codes != np.uint64(feature.get("missing", 0))
-        unseen = np.count_nonzero(there & (rows == 0))
-        if unseen >= LEAST and unseen > 0.5 * np.count_nonzero(there):
+        unseen = int(np.count_nonzero(there & (rows == 0)))
+        share = unseen / max(int(np.count_nonzero(there)), 1)
+        if unseen >= LEAST and share > 0.5:
+            # the words of `neocpu eval` and `predict`
             warnings.warn(
-                f"most values of {name} are unknown to the model; are they written as in its train "
-                "data?",
+                f"most values of {name} ({share:.0%}) are unknown to the model; are they written "
+                "as in its train data?",
                 stacklevel=2,
             )
         return rows
