@@ -133,6 +133,17 @@ def test_who_sees_a_dead_holder_does_not_remove_the_next_one(
     assert f"process {os.getpid()} on" in path.read_text()
 
 
+def test_a_dead_process_of_another_machine_of_that_name_may_live(tmp_path: Path, dead: str) -> None:
+    path = tmp_path / "x.held"
+    mine = storage_lock.holder()
+    number = mine.split()[1]
+    text = mine.replace(f"process {number} ", f"process {dead.split()[1]} ")
+    path.write_text(text.replace("(machine ", "(machine 0"))
+    assert not storage_lock.claim(path)
+    path.write_text(text)
+    assert storage_lock.claim(path)
+
+
 def refuse_links(*paths: object) -> None:
     """`os.link` of a file system that has none."""
     raise OSError(errno.EPERM, os.strerror(errno.EPERM))

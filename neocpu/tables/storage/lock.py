@@ -2,7 +2,7 @@
 
 The system releases such a lock when the process ends, however it ends. Where file locks do not work
 (some network file systems) FILE.held is created exclusively instead; it is removed if the process
-that made it is known to be dead.
+that made it is known to be dead, which only its own machine can tell, until it is started anew.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from neocpu.core.cores import is_running
+from neocpu.core.cores import host_key, is_running
 from neocpu.core.errors import StorageError
 
 try:
@@ -41,8 +41,13 @@ def holder() -> str:
     """The line of a lock file that says which process has it: this one."""
     return (
         f"process {os.getpid()} on {socket.gethostname()} since "
-        f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({_machine()})\n"
     )
+
+
+def _machine() -> str:
+    """A word for this machine since it was started: copies of one have one name."""
+    return f"machine {hashlib.sha256(host_key().encode()).hexdigest()[:12]}"
 
 
 def claim(lock_file: Path) -> bool:
@@ -194,8 +199,10 @@ def _holder_is_dead(text: str) -> bool:
     """Whether a lock file's text names a process of this host that does not exist any more."""
     try:
         word, pid, _, host = text.split()[:4]
-        # a process number says nothing of another host
+        # a process number says nothing of another host, or of this one before it was started anew
         if word != "process" or host != socket.gethostname():
+            return False
+        if "(machine " in text and _machine() not in text:
             return False
         return not is_running(int(pid))
     except ValueError:
