@@ -36,6 +36,12 @@ DECAYED = {"optimizer": "exact_sgd", "learning_rate": 0.1, "weight_decay": 0.5}
         ),
         ("backward", {**DECAYED, "weight_decay_mode": "decouple"}, "did you mean decoupled"),
         ("backward", {**DECAYED, "weight_decay_mode": "adagradw"}, "adagradw: use exact_row"),
+        ("backward", DECAYED, "'none': \"none\" makes weight_decay void; choose l2 or decoupled"),
+        (
+            "backward",
+            {"optimizer": "exact_sgd", "momentum": 0.5},
+            "backward: momentum is 0.5: it has no effect on exact_sgd; it is of momentum_sgd, lars",
+        ),
         ("backward", {"rounding": "stochastik"}, "choose nearest, stochastic, fbgemm"),
         ("backward", {"optimizer": "adagrad"}, "did you mean exact_adagrad"),
         ("backward", {"optimizer": "none"}, "optimizer is 'none': choose exact_sgd"),
@@ -94,6 +100,14 @@ def test_every_text_option_says_what_it_may_be() -> None:
         complete = op.complete({})
         assert complete == op.options
         assert {type(value) for value in complete.values()} <= {str, int, float, bool}
+
+
+def test_what_fbgemm_hands_to_every_rule_is_no_mistake() -> None:
+    inputs = BATCH | GRADIENT
+    handed = {"momentum": 0.9, "beta1": 0.5, "beta2": 0.75, "eps": 1e-3}
+    plain = oracle.run("backward", inputs, {"optimizer": "exact_sgd"}, "reference")
+    given = oracle.run("backward", inputs, {"optimizer": "exact_sgd", **handed}, "reference")
+    assert np.array_equal(plain["weights"], given["weights"])
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

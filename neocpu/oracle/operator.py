@@ -18,7 +18,7 @@ import numpy as np
 from neocpu.core.errors import OracleError
 from neocpu.core.types import Doubles, Elements
 from neocpu.oracle.inputs import fault, unknown_name
-from neocpu.oracle.options import nearest_name, plain, wanted
+from neocpu.oracle.options import nearest_name, plain, void_option, wanted
 
 Value = int | float | str | bool
 Arrays = dict[str, Elements]
@@ -177,7 +177,8 @@ class Operator:
 
 
 def checked(operator: Operator, inputs: Arrays, options: Options) -> Arrays:
-    """The inputs. Raises QuestionError if one is unknown or missing, or if they do not fit.
+    """The inputs. Raises QuestionError if one is unknown or missing, if they do not fit, or if the
+    optimizer does not read an option.
 
     Whether one of a step is missing is not looked at. options : complete ones.
     """
@@ -195,7 +196,7 @@ def checked(operator: Operator, inputs: Arrays, options: Options) -> Arrays:
             f"operator {operator.name} needs the input {missing[0]!r}: "
             f"{operator.inputs[missing[0]].about}"
         )
-    why = fault(inputs, options)
+    why = void_option(options) or fault(inputs, options)
     if why:
         raise QuestionError(f"{operator.name}: {why}")
     return inputs

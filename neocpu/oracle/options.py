@@ -6,10 +6,13 @@ a `Number` knows where it begins and ends; a plain default takes any value of it
 
 import difflib
 import math
-from collections.abc import Iterable
-from typing import Self
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, Self
 
 import numpy as np
+
+from neocpu.tables.specs.optimizers import SparseOptimizer
 
 Plain = int | float | str | bool
 REAL = (int, float, np.integer, np.floating)
@@ -109,3 +112,21 @@ def wanted(default: Plain, value: object) -> str:
         return "give a finite number"
     below = "" if default.end == math.inf else f", below {default.end:g}"
     return f"choose {default.least:g} or more{below}"
+
+
+def optimizer_of(options: Mapping[str, Plain]) -> SparseOptimizer:
+    """The optimizer that the options of `backward` describe."""
+    keys: dict[str, Any] = {spec.name: options.get(spec.name) for spec in fields(SparseOptimizer)}
+    keys = {key: value for key, value in keys.items() if value is not None}
+    return SparseOptimizer(**keys | {"name": str(options["optimizer"])})
+
+
+def void_option(options: Mapping[str, Plain]) -> str:
+    """Which option has a value that the optimizer does not read, and why; "" if none has.
+
+    options : complete ones.
+    """
+    if "optimizer" in options:
+        for name, why in optimizer_of(options).void():
+            return f"{name} is {options[name]!r}: {why}"
+    return ""

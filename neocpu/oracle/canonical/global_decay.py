@@ -12,6 +12,7 @@ from neocpu.kernels.twins.rows.row_counters import missed_decay
 from neocpu.oracle.canonical import decoded, encoded, lookups_of
 from neocpu.oracle.canonical import update as plain_update
 from neocpu.oracle.operator import Arrays, Options, Value
+from neocpu.oracle.options import optimizer_of
 from neocpu.oracle.truth.bags import tables_of
 from neocpu.oracle.truth.global_decay import is_active
 from neocpu.oracle.truth.states import GLOBAL
@@ -22,7 +23,7 @@ def factors(inputs: Arrays, options: Options) -> Floats:
     rows = int(inputs["rows"].sum())
     prev_iter = np.array(inputs.get("prev_iter", np.zeros(rows)), np.float32)
     step = int(options["step"])
-    keep = plain_update.optimizer_of(_decoupled(options)).hyper(step).keep
+    keep = optimizer_of(_decoupled(options)).hyper(step).keep
     return missed_decay(prev_iter, step, keep, float(options["decay_lower_bound"]))
 
 

@@ -4,9 +4,7 @@ int8 and int4 rows are decoded, updated and encoded again, in the formats of neo
 which are FBGEMM's on a CPU (docs/formats.md §3). Rows without a gradient keep their bytes.
 """
 
-from dataclasses import fields
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -20,23 +18,13 @@ from neocpu.kernels.twins.numbers.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.canonical import NONE, decoded, divided, encoded, gradient_start, lookups_of
 from neocpu.oracle.operator import Arrays, Options
+from neocpu.oracle.options import optimizer_of
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, TableGeometry, row_bytes
 from neocpu.oracle.truth.formats import joined_halves
 from neocpu.oracle.truth.scaled import header_format, parts_of
 from neocpu.oracle.truth.states import StateLayout, layout_of
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from neocpu.tables.storage.row_codecs import RowCodec
-
-
-def optimizer_of(options: Options) -> SparseOptimizer:
-    """The optimizer that the options of `backward` describe."""
-    names = {spec.name for spec in fields(SparseOptimizer)} - {
-        "name",
-        "schedule",
-        "initial_accumulator_value",
-    }
-    keys: dict[str, Any] = {key: value for key, value in options.items() if key in names}
-    return SparseOptimizer(name=str(options["optimizer"]), **keys)
 
 
 def segments_of(inputs: Arrays, options: Options) -> tuple[JaggedBatch, Segments, Floats]:

@@ -199,18 +199,9 @@ class SparseOptimizer:
         for beta in ("beta1", "beta2"):
             if getattr(self, beta) >= 1:
                 yield beta, f"{getattr(self, beta)} must be below 1"
-        if self.weight_decay and self.weight_decay_mode == "none":
-            yield "weight_decay_mode", '"none" makes weight_decay void; choose l2 or decoupled'
         if self.weight_decay_mode == "adagradw" and self.name != COUNTER:
             yield "weight_decay_mode", f'"adagradw" is of {COUNTER} only; choose l2 or decoupled'
-        read = (*self.rule.options, *EVERYWHERE, *(GENERAL if general else ()))
-        for key in self._later():
-            if key not in read and getattr(self, key) != _DEFAULTS[key]:
-                owners = ", ".join(name for name, rule in RULES.items() if key in rule.options)
-                yield (
-                    key,
-                    f"it has no effect on {self.name}" + (f"; it is of {owners}" if owners else ""),
-                )
+        yield from self.void(general)
         clips_all = not (self.weight_norm_coefficient or self.lower_bound)
         if trains and self.name in COWCLIPS and clips_all:
             why = (
@@ -242,6 +233,23 @@ class SparseOptimizer:
                 "counter_halflife",
                 "0 makes weight_decay void; choose another half-life, or adagradw",
             )
+
+    def void(self, general: bool = True) -> Iterator[tuple[str, str]]:
+        """(key, why) of values other than the default that the rule does not read.
+
+        Not of `eps`, `beta1` and `beta2`, which FBGEMM hands to every rule. general : the rule is
+        one of tables.
+        """
+        if self.weight_decay and self.weight_decay_mode == "none":
+            yield "weight_decay_mode", '"none" makes weight_decay void; choose l2 or decoupled'
+        read = (*self.rule.options, *EVERYWHERE, *(GENERAL if general else ()))
+        for key in self._later():
+            if key not in read and getattr(self, key) != _DEFAULTS[key]:
+                owners = ", ".join(name for name, rule in RULES.items() if key in rule.options)
+                yield (
+                    key,
+                    f"it has no effect on {self.name}" + (f"; it is of {owners}" if owners else ""),
+                )
 
     def _later(self) -> list[str]:
         names = [spec.name for spec in fields(self)]
