@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 
 import polars as pl
@@ -40,6 +41,25 @@ def _lines(
     else:
         path.write_text(text, encoding="utf-8")
     return [path]
+
+
+def _log(
+    file: str, delimiter: str = ",", header: str = "", seed: str = ""
+) -> Callable[[Callable[[random.Random, int], Row]], Callable[[Path], list[Path]]]:
+    """A text log of the rows that a function draws; header : names between blanks. seed : names
+    the draws; "": the function does.
+    """
+
+    def log_of(row: Callable[[random.Random, int], Row]) -> Callable[[Path], list[Path]]:
+        @wraps(row)
+        def write(folder: Path) -> list[Path]:
+            draw = _draw(seed or row.__name__)
+            rows = [row(draw, number) for number in range(ROWS)]
+            return _lines(folder / file, rows, delimiter, header.split())
+
+        return write
+
+    return log_of
 
 
 def _stars(draw: random.Random, user: int, item: int) -> int:
@@ -85,48 +105,40 @@ def movielens_25m(folder: Path) -> list[Path]:
     return _lines(folder / "ratings.csv", rows, header=header)
 
 
-def movielens_tags(folder: Path) -> list[Path]:
+@_log("tags.csv", ",", "userId movieId tag timestamp label", seed="tags")
+def movielens_tags(draw: random.Random, number: int) -> Row:
     """tags.csv with a label: does the tag fit the film?"""
-    draw = _draw("tags")
     words = ["funny", "dark, slow", "classic", 'a "must see"', "sci-fi"]
-    rows = []
-    for number in range(ROWS):
-        item, word = draw.randint(1, 50), draw.choice(words)
-        fits = _chance(draw, 2.0 * ((item + len(word)) % 3) - 2.0)
-        quoted = '"' + word.replace('"', '""') + '"'
-        rows.append((draw.randint(1, 40), item, quoted, START + 3600 * number, int(fits)))
-    header = ("userId", "movieId", "tag", "timestamp", "label")
-    return _lines(folder / "tags.csv", rows, header=header)
+    item, word = draw.randint(1, 50), draw.choice(words)
+    fits = _chance(draw, 2.0 * ((item + len(word)) % 3) - 2.0)
+    quoted = '"' + word.replace('"', '""') + '"'
+    return (draw.randint(1, 40), item, quoted, START + 3600 * number, int(fits))
 
 
-def criteo(folder: Path) -> list[Path]:
-    draw = _draw("criteo")
-    rows = []
-    for _ in range(ROWS):
-        counts = [None if draw.random() < 0.3 else int(draw.paretovariate(0.8)) for _ in range(13)]
-        codes = [f"{draw.randint(0, 9) * 2654435761 % 2**32:08x}" for _ in range(26)]
-        codes[3] = "" if draw.random() < 0.1 else codes[3]
-        click = _chance(draw, 2.0 * (int(codes[0], 16) % 3) - 2.0)
-        rows.append((int(click), *counts, *codes))
-    return _lines(folder / "train.txt", rows, "\t")
+@_log("train.txt", "\t")
+def criteo(draw: random.Random, _: int) -> Row:
+    counts = [None if draw.random() < 0.3 else int(draw.paretovariate(0.8)) for _ in range(13)]
+    codes = [f"{draw.randint(0, 9) * 2654435761 % 2**32:08x}" for _ in range(26)]
+    codes[3] = "" if draw.random() < 0.1 else codes[3]
+    click = _chance(draw, 2.0 * (int(codes[0], 16) % 3) - 2.0)
+    return (int(click), *counts, *codes)
 
 
-def avazu(folder: Path) -> list[Path]:
-    draw = _draw("avazu")
-    names = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"]
-    names += ["device_id", "device_ip", "device_model", "device_type", "device_conn_type"]
-    header = ["id", "click", "hour", "C1", "banner_pos", *names]
-    header += [f"C{number}" for number in range(14, 22)]
-    rows = []
-    for number in range(ROWS):
-        site = draw.randint(0, 9)
-        codes = [f"{(draw.randint(0, 9) if i else site) * 40503 % 2**32:08x}" for i in range(9)]
-        click = _chance(draw, 1.5 * (site % 3) - 2.0)
-        hour = 14102100 + number * 24 // ROWS
-        numbers = [draw.choice([320, 50, 300]) + i for i in range(8)]
-        key = f"1{number:017d}.5"
-        rows.append((key, int(click), hour, 1005, site % 2, *codes, 1, 0, *numbers))
-    return _lines(folder / "train.gz", rows, header=header)
+@_log(
+    "train.gz",
+    ",",
+    "id click hour C1 banner_pos site_id site_domain site_category app_id app_domain "
+    "app_category device_id device_ip device_model device_type device_conn_type C14 C15 "
+    "C16 C17 C18 C19 C20 C21",
+)
+def avazu(draw: random.Random, number: int) -> Row:
+    site = draw.randint(0, 9)
+    codes = [f"{(draw.randint(0, 9) if i else site) * 40503 % 2**32:08x}" for i in range(9)]
+    click = _chance(draw, 1.5 * (site % 3) - 2.0)
+    hour = 14102100 + number * 24 // ROWS
+    numbers = [draw.choice([320, 50, 300]) + i for i in range(8)]
+    key = f"1{number:017d}.5"
+    return (key, int(click), hour, 1005, site % 2, *codes, 1, 0, *numbers)
 
 
 def kdd2012(folder: Path) -> list[Path]:
@@ -144,22 +156,18 @@ def kdd2012(folder: Path) -> list[Path]:
     return _lines(folder / "training.txt", rows, "\t")
 
 
-def adult(folder: Path) -> list[Path]:
+@_log("adult.csv", ",", "age workclass fnlwgt education sex capital-gain hours-per-week income")
+def adult(draw: random.Random, _: int) -> Row:
     """adult.data with names: texts for the label, ? for what is missing."""
-    draw = _draw("adult")
     schools = ["HS-grad", "Bachelors", "Masters", "11th"]
     works = ["Private", "State-gov", "?", "Self-emp-inc"]
-    rows = []
-    for _ in range(ROWS):
-        age, school, hours = draw.randint(17, 80), draw.randrange(4), draw.randint(10, 80)
-        rich = _chance(draw, (age - 40) / 12, 1.0 * school - 2.0)
-        gain = draw.choice([0, 0, 0, 0, 0, 2174, 14084, 99999])
-        sex = draw.choice(["Male", "Female"])
-        income = ">50K" if rich else "<=50K"
-        weight = draw.randint(20_000, 400_000)
-        rows.append((age, draw.choice(works), weight, schools[school], sex, gain, hours, income))
-    header = ("age", "workclass", "fnlwgt", "education", "sex", "capital-gain", "hours-per-week")
-    return _lines(folder / "adult.csv", rows, header=(*header, "income"))
+    age, school, hours = draw.randint(17, 80), draw.randrange(4), draw.randint(10, 80)
+    rich = _chance(draw, (age - 40) / 12, 1.0 * school - 2.0)
+    gain = draw.choice([0, 0, 0, 0, 0, 2174, 14084, 99999])
+    sex = draw.choice(["Male", "Female"])
+    income = ">50K" if rich else "<=50K"
+    weight = draw.randint(20_000, 400_000)
+    return (age, draw.choice(works), weight, schools[school], sex, gain, hours, income)
 
 
 def adult_data(folder: Path) -> list[Path]:
@@ -179,201 +187,159 @@ def adult_test(folder: Path) -> list[Path]:
     return [path]
 
 
-def census(folder: Path) -> list[Path]:
+@_log("census-income.data")
+def census(draw: random.Random, _: int) -> Row:
     """census-income.data: no header, "- 50000." and "50000+."."""
-    draw = _draw("census")
-    rows = []
-    for _ in range(ROWS):
-        age, stock = draw.randint(0, 90), draw.choice(["Nonfiler", "Single", "Joint both under 65"])
-        rich = _chance(draw, (age - 60) / 15)
-        label = "50000+." if rich else "- 50000."
-        rows.append((age, draw.choice([0, 4, 40]), stock, draw.randint(0, 52), 94 + age % 2, label))
-    return _lines(folder / "census-income.data", rows)
+    age, stock = draw.randint(0, 90), draw.choice(["Nonfiler", "Single", "Joint both under 65"])
+    rich = _chance(draw, (age - 60) / 15)
+    label = "50000+." if rich else "- 50000."
+    return (age, draw.choice([0, 4, 40]), stock, draw.randint(0, 52), 94 + age % 2, label)
 
 
-def book_crossing(folder: Path) -> list[Path]:
+@_log("BX-Book-Ratings.csv", ";", '"User-ID" "ISBN" "Book-Rating"', seed="books")
+def book_crossing(draw: random.Random, _: int) -> Row:
     """BX-Book-Ratings.csv: quotes, semicolons, ISBNs of digits with zeros before them."""
-    draw = _draw("books")
-    rows = []
-    for _ in range(ROWS):
-        user, book = draw.randint(276_700, 276_760), draw.randint(1, 60)
-        rating = min(max(round(5 + (book % 5) + draw.gauss(0, 1)), 0), 10)
-        rows.append((f'"{user}"', f'"{book * 7919:010d}"', f'"{rating}"'))
-    header = ('"User-ID"', '"ISBN"', '"Book-Rating"')
-    return _lines(folder / "BX-Book-Ratings.csv", rows, ";", header)
+    user, book = draw.randint(276_700, 276_760), draw.randint(1, 60)
+    rating = min(max(round(5 + (book % 5) + draw.gauss(0, 1)), 0), 10)
+    return (f'"{user}"', f'"{book * 7919:010d}"', f'"{rating}"')
 
 
-def last_fm(folder: Path) -> list[Path]:
+@_log("user_artists.dat", "\t", "userID artistID weight", seed="lastfm")
+def last_fm(draw: random.Random, _: int) -> Row:
     """user_artists.dat: how often, as weight, with a heavy tail."""
-    draw = _draw("lastfm")
-    rows = []
-    for _ in range(ROWS):
-        user, artist = draw.randint(2, 60), draw.randint(1, 80)
-        rows.append((user, artist, int(math.exp(draw.gauss(4 + artist % 4, 1.0)))))
-    return _lines(folder / "user_artists.dat", rows, "\t", ("userID", "artistID", "weight"))
+    user, artist = draw.randint(2, 60), draw.randint(1, 80)
+    return (user, artist, int(math.exp(draw.gauss(4 + artist % 4, 1.0))))
 
 
-def steam(folder: Path) -> list[Path]:
+@_log("steam-200k.csv")
+def steam(draw: random.Random, _: int) -> Row:
     """steam-200k.csv: user, game in quotes, purchase or play, hours, 0; no header."""
-    draw = _draw("steam")
     games = ["Dota 2", "Half-Life 2", '"Sid Meier, Civilization"', "Portal"]
-    rows = []
-    for _ in range(ROWS):
-        game = draw.randrange(4)
-        played = _chance(draw, 1.5 * game - 1.0)
-        hours = round(draw.expovariate(0.05), 1) if played else 1.0
-        user = draw.randint(151_603_700, 151_603_760)
-        rows.append((user, games[game], "play" if played else "purchase", hours, 0))
-    return _lines(folder / "steam-200k.csv", rows)
+    game = draw.randrange(4)
+    played = _chance(draw, 1.5 * game - 1.0)
+    hours = round(draw.expovariate(0.05), 1) if played else 1.0
+    user = draw.randint(151_603_700, 151_603_760)
+    return (user, games[game], "play" if played else "purchase", hours, 0)
 
 
-def yelp(folder: Path) -> list[Path]:
+@_log("reviews.csv", ",", "review_id user_id business_id stars useful funny cool date")
+def yelp(draw: random.Random, number: int) -> Row:
     """Reviews as a table: keys of 22 characters, stars, votes, ISO dates."""
-    draw = _draw("yelp")
-    rows = []
-    for number in range(ROWS):
-        user, shop = draw.randint(1, 50), draw.randint(1, 40)
-        stars = float(_stars(draw, user, shop))
-        votes = [draw.choice([0, 0, 0, 1, 2, 9]) for _ in range(3)]
-        moment = _iso(7919 * number, "%Y-%m-%d %H:%M:%S")
-        rows.append((f"r{number:021d}", f"u{user:021d}", f"b{shop:021d}", stars, *votes, moment))
-    names = ("review_id", "user_id", "business_id", "stars", "useful", "funny", "cool", "date")
-    return _lines(folder / "reviews.csv", rows, header=names)
+    user, shop = draw.randint(1, 50), draw.randint(1, 40)
+    stars = float(_stars(draw, user, shop))
+    votes = [draw.choice([0, 0, 0, 1, 2, 9]) for _ in range(3)]
+    moment = _iso(7919 * number, "%Y-%m-%d %H:%M:%S")
+    return (f"r{number:021d}", f"u{user:021d}", f"b{shop:021d}", stars, *votes, moment)
 
 
-def open_bandit(folder: Path) -> list[Path]:
+@_log(
+    "all.csv",
+    ",",
+    "index timestamp item_id position click propensity_score user_feature_0 "
+    "user_feature_1 user_feature_2 user_feature_3 user-item_affinity_0 "
+    "user-item_affinity_1 user-item_affinity_2 user-item_affinity_3",
+    seed="bandit",
+)
+def open_bandit(draw: random.Random, number: int) -> Row:
     """all.csv: an index without a name, a probability, hashed user features, affinities."""
-    draw = _draw("bandit")
-    rows = []
-    for number in range(ROWS):
-        item, place = draw.randint(0, 79), draw.randint(1, 3)
-        click = _chance(draw, 1.0 * (item % 4) - 1.5 * place)
-        users = [f"{draw.randint(0, 9) * 40503 % 2**32:032x}" for _ in range(4)]
-        affinities = [draw.choice([0.0, 0.0, 1.0, 2.0]) for _ in range(4)]
-        moment = _iso(60 * number, "%Y-%m-%d %H:%M:%S.%f+00:00")
-        chance = round(draw.uniform(0.01, 0.03), 6)
-        rows.append((number, moment, item, place, int(click), chance, *users, *affinities))
-    names = ["index", "timestamp", "item_id", "position", "click", "propensity_score"]
-    names += [f"user_feature_{number}" for number in range(4)]
-    names += [f"user-item_affinity_{number}" for number in range(4)]
-    return _lines(folder / "all.csv", rows, header=names)
+    item, place = draw.randint(0, 79), draw.randint(1, 3)
+    click = _chance(draw, 1.0 * (item % 4) - 1.5 * place)
+    users = [f"{draw.randint(0, 9) * 40503 % 2**32:032x}" for _ in range(4)]
+    affinities = [draw.choice([0.0, 0.0, 1.0, 2.0]) for _ in range(4)]
+    moment = _iso(60 * number, "%Y-%m-%d %H:%M:%S.%f+00:00")
+    chance = round(draw.uniform(0.01, 0.03), 6)
+    return (number, moment, item, place, int(click), chance, *users, *affinities)
 
 
-def kuairec(folder: Path) -> list[Path]:
+@_log(
+    "big_matrix.csv",
+    ",",
+    "user_id video_id play_duration video_duration time date timestamp watch_ratio",
+)
+def kuairec(draw: random.Random, number: int) -> Row:
     """big_matrix.csv: durations, a time as text, a date of digits, seconds with fractions."""
-    draw = _draw("kuairec")
-    rows = []
-    for number in range(ROWS):
-        user, video = draw.randint(0, 60), draw.randint(0, 90)
-        duration = draw.randint(3000, 60_000)
-        ratio = max(0.0, (video % 5) / 2 + draw.gauss(0, 0.2))
-        second = START + 1013 * number
-        text = _iso(1013 * number, "%Y-%m-%d %H:%M:%S.%f")
-        moment = f"{second}.{number % 1000:03d}"
-        play = int(ratio * duration)
-        rows.append((user, video, play, duration, text, text[:10].replace("-", ""), moment, ratio))
-    names = ("user_id", "video_id", "play_duration", "video_duration", "time", "date")
-    return _lines(folder / "big_matrix.csv", rows, header=(*names, "timestamp", "watch_ratio"))
+    user, video = draw.randint(0, 60), draw.randint(0, 90)
+    duration = draw.randint(3000, 60_000)
+    ratio = max(0.0, (video % 5) / 2 + draw.gauss(0, 0.2))
+    second = START + 1013 * number
+    text = _iso(1013 * number, "%Y-%m-%d %H:%M:%S.%f")
+    moment = f"{second}.{number % 1000:03d}"
+    play = int(ratio * duration)
+    return (user, video, play, duration, text, text[:10].replace("-", ""), moment, ratio)
 
 
-def taobao(folder: Path) -> list[Path]:
+@_log("UserBehavior.csv")
+def taobao(draw: random.Random, number: int) -> Row:
     """UserBehavior.csv: no header; pv, buy, cart and fav; seconds."""
-    draw = _draw("taobao")
-    rows = []
-    for number in range(ROWS):
-        item = draw.randint(2_000_000, 2_000_060)
-        bought = _chance(draw, 1.5 * (item % 3) - 2.5)
-        kind = "buy" if bought else draw.choice(["pv", "pv", "pv", "cart", "fav"])
-        user = draw.randint(100, 160)
-        rows.append((user, item, 4_000_000 + item % 7, kind, 1_511_544_070 + 61 * number))
-    return _lines(folder / "UserBehavior.csv", rows)
+    item = draw.randint(2_000_000, 2_000_060)
+    bought = _chance(draw, 1.5 * (item % 3) - 2.5)
+    kind = "buy" if bought else draw.choice(["pv", "pv", "pv", "cart", "fav"])
+    user = draw.randint(100, 160)
+    return (user, item, 4_000_000 + item % 7, kind, 1_511_544_070 + 61 * number)
 
 
-def tianchi(folder: Path) -> list[Path]:
+@_log("tianchi.csv", ",", "user_id item_id behavior_type user_geohash item_category time")
+def tianchi(draw: random.Random, number: int) -> Row:
     """tianchi_mobile: behaviour as 1 to 4, hours as 2014-12-06 02, most places unknown."""
-    draw = _draw("tianchi")
-    rows = []
-    for number in range(ROWS):
-        item = draw.randint(200_000_000, 200_000_060)
-        bought = _chance(draw, 1.5 * (item % 3) - 2.5)
-        place = f"95q{draw.randint(0, 9)}hs" if draw.random() < 0.3 else None
-        kind = 4 if bought else draw.randint(1, 3)
-        hour = _iso(3600 * number, "%Y-%m-%d %H")
-        rows.append((draw.randint(10_000_000, 10_000_060), item, kind, place, item % 9, hour))
-    names = ("user_id", "item_id", "behavior_type", "user_geohash", "item_category", "time")
-    return _lines(folder / "tianchi.csv", rows, header=names)
+    item = draw.randint(200_000_000, 200_000_060)
+    bought = _chance(draw, 1.5 * (item % 3) - 2.5)
+    place = f"95q{draw.randint(0, 9)}hs" if draw.random() < 0.3 else None
+    kind = 4 if bought else draw.randint(1, 3)
+    hour = _iso(3600 * number, "%Y-%m-%d %H")
+    return (draw.randint(10_000_000, 10_000_060), item, kind, place, item % 9, hour)
 
 
-def ali_ccp(folder: Path) -> list[Path]:
+@_log("sample_skeleton.csv", ",", "sample_id click purchase f101 f205 f109_14", seed="aliccp")
+def ali_ccp(draw: random.Random, number: int) -> Row:
     """Click and purchase beside each other; lists with weights."""
-    draw = _draw("aliccp")
-    rows = []
-    for number in range(ROWS):
-        item = draw.randint(1, 60)
-        click = _chance(draw, 1.5 * (item % 3) - 2.0)
-        bought = click and _chance(draw, item % 2 - 1.0)
-        shops = ";".join(f"{draw.randint(1, 30)}:{draw.uniform(0.1, 3):.3f}" for _ in range(3))
-        rows.append((number, int(click), int(bought), draw.randint(1, 50), item, shops))
-    names = ("sample_id", "click", "purchase", "f101", "f205", "f109_14")
-    return _lines(folder / "sample_skeleton.csv", rows, header=names)
+    item = draw.randint(1, 60)
+    click = _chance(draw, 1.5 * (item % 3) - 2.0)
+    bought = click and _chance(draw, item % 2 - 1.0)
+    shops = ";".join(f"{draw.randint(1, 30)}:{draw.uniform(0.1, 3):.3f}" for _ in range(3))
+    return (number, int(click), int(bought), draw.randint(1, 50), item, shops)
 
 
-def diginetica(folder: Path) -> list[Path]:
+@_log("train-queries.csv", ";", "userId categoryId timeframe eventdate items is_click")
+def diginetica(draw: random.Random, _: int) -> Row:
     """train-queries.csv: semicolons, NA for users, items shown as a list."""
-    draw = _draw("diginetica")
-    rows = []
-    for _ in range(ROWS):
-        category = draw.randint(1, 30)
-        items = ",".join(str(draw.randint(500, 560)) for _ in range(4))
-        user = draw.randint(1000, 1040) if draw.random() < 0.2 else "NA"
-        click = _chance(draw, 1.5 * (category % 3) - 2.0)
-        frame = draw.randint(10, 90_000)
-        rows.append((user, 200 + category, frame, "2016-05-09", items, int(click)))
-    names = ("userId", "categoryId", "timeframe", "eventdate", "items", "is_click")
-    return _lines(folder / "train-queries.csv", rows, ";", names)
+    category = draw.randint(1, 30)
+    items = ",".join(str(draw.randint(500, 560)) for _ in range(4))
+    user = draw.randint(1000, 1040) if draw.random() < 0.2 else "NA"
+    click = _chance(draw, 1.5 * (category % 3) - 2.0)
+    frame = draw.randint(10, 90_000)
+    return (user, 200 + category, frame, "2016-05-09", items, int(click))
 
 
-def retailrocket(folder: Path) -> list[Path]:
+@_log("events.csv", ",", "timestamp visitorid event itemid transactionid")
+def retailrocket(draw: random.Random, number: int) -> Row:
     """events.csv: milliseconds; view, addtocart, transaction; a number for sold ones only."""
-    draw = _draw("retailrocket")
-    rows = []
-    for number in range(ROWS):
-        item = draw.randint(300_000, 300_060)
-        sold = _chance(draw, 1.5 * (item % 3) - 3.0)
-        event = "transaction" if sold else draw.choice(["view", "view", "addtocart"])
-        moment = 1_433_221_332_117 + 61_003 * number
-        visitor = draw.randint(1000, 1090)
-        rows.append((moment, visitor, event, item, draw.randint(1, 9999) if sold else None))
-    names = ("timestamp", "visitorid", "event", "itemid", "transactionid")
-    return _lines(folder / "events.csv", rows, header=names)
+    item = draw.randint(300_000, 300_060)
+    sold = _chance(draw, 1.5 * (item % 3) - 3.0)
+    event = "transaction" if sold else draw.choice(["view", "view", "addtocart"])
+    moment = 1_433_221_332_117 + 61_003 * number
+    visitor = draw.randint(1000, 1090)
+    return (moment, visitor, event, item, draw.randint(1, 9999) if sold else None)
 
 
-def gowalla(folder: Path) -> list[Path]:
+@_log("checkins.txt", "\t")
+def gowalla(draw: random.Random, number: int) -> Row:
     """Check-ins: no label but whether the user comes back; times with Z, places as numbers."""
-    draw = _draw("gowalla")
-    rows = []
-    for number in range(ROWS):
-        place = draw.randint(10_000, 10_060)
-        again = _chance(draw, 1.5 * (place % 3) - 2.0)
-        moment = _iso(-3607 * number, "%Y-%m-%dT%H:%M:%SZ")
-        where = (round(30.2 + draw.gauss(0, 0.05), 6), round(-97.7 + draw.gauss(0, 0.05), 6))
-        rows.append((draw.randint(0, 50), moment, *where, place, int(again)))
-    return _lines(folder / "checkins.txt", rows, "\t")
+    place = draw.randint(10_000, 10_060)
+    again = _chance(draw, 1.5 * (place % 3) - 2.0)
+    moment = _iso(-3607 * number, "%Y-%m-%dT%H:%M:%SZ")
+    where = (round(30.2 + draw.gauss(0, 0.05), 6), round(-97.7 + draw.gauss(0, 0.05), 6))
+    return (draw.randint(0, 50), moment, *where, place, int(again))
 
 
-def frappe(folder: Path) -> list[Path]:
+@_log("frappe.csv", "\t", "user item cnt daytime weekday homework weather")
+def frappe(draw: random.Random, _: int) -> Row:
     """frappe.csv: how often an app was used, and in which context; unknown as a word."""
-    draw = _draw("frappe")
-    rows = []
-    for _ in range(ROWS):
-        app = draw.randint(0, 40)
-        used = 1 + int(draw.expovariate(1 / (1 + 4 * (app % 3))))
-        context = (draw.choice(["morning", "evening", "night"]), draw.choice(["sunday", "monday"]))
-        place = draw.choice(["unknown", "home", "work"])
-        weather = draw.choice(["sunny", "rain", "unknown"])
-        rows.append((draw.randint(0, 50), app, used, *context, place, weather))
-    names = ("user", "item", "cnt", "daytime", "weekday", "homework", "weather")
-    return _lines(folder / "frappe.csv", rows, "\t", names)
+    app = draw.randint(0, 40)
+    used = 1 + int(draw.expovariate(1 / (1 + 4 * (app % 3))))
+    context = (draw.choice(["morning", "evening", "night"]), draw.choice(["sunday", "monday"]))
+    place = draw.choice(["unknown", "home", "work"])
+    weather = draw.choice(["sunny", "rain", "unknown"])
+    return (draw.randint(0, 50), app, used, *context, place, weather)
 
 
 def epinions(folder: Path) -> list[Path]:
@@ -388,27 +354,21 @@ def netflix(folder: Path) -> list[Path]:
     return _lines(folder / "ratings.csv", rows, header=header)
 
 
-def yoochoose(folder: Path) -> list[Path]:
+@_log("yoochoose-clicks.dat")
+def yoochoose(draw: random.Random, number: int) -> Row:
     """yoochoose-clicks.dat with what was bought: no header, ISO times with Z."""
-    draw = _draw("yoochoose")
-    rows = []
-    for number in range(ROWS):
-        item = draw.randint(214_536_500, 214_536_560)
-        bought = _chance(draw, 1.5 * (item % 3) - 2.0)
-        moment = _iso(59 * number, "%Y-%m-%dT%H:%M:%S.123Z")
-        rows.append((number // 4, moment, item, draw.choice([0, 0, 1, "S"]), int(bought)))
-    return _lines(folder / "yoochoose-clicks.dat", rows)
+    item = draw.randint(214_536_500, 214_536_560)
+    bought = _chance(draw, 1.5 * (item % 3) - 2.0)
+    moment = _iso(59 * number, "%Y-%m-%dT%H:%M:%S.123Z")
+    return (number // 4, moment, item, draw.choice([0, 0, 1, "S"]), int(bought))
 
 
-def million_songs(folder: Path) -> list[Path]:
+@_log("YearPredictionMSD.txt", seed="songs")
+def million_songs(draw: random.Random, _: int) -> Row:
     """YearPredictionMSD: a year, then numbers only; no header."""
-    draw = _draw("songs")
-    rows = []
-    for _ in range(ROWS):
-        timbre = [round(draw.gauss(10 * i, 20), 5) for i in range(12)]
-        year = round(1990 + 0.4 * timbre[0] + draw.gauss(0, 4))
-        rows.append((min(max(year, 1922), 2011), *timbre))
-    return _lines(folder / "YearPredictionMSD.txt", rows)
+    timbre = [round(draw.gauss(10 * i, 20), 5) for i in range(12)]
+    year = round(1990 + 0.4 * timbre[0] + draw.gauss(0, 4))
+    return (min(max(year, 1922), 2011), *timbre)
 
 
 def hm(folder: Path) -> list[Path]:
@@ -428,37 +388,33 @@ def hm(folder: Path) -> list[Path]:
     return [path]
 
 
-def expedia(folder: Path) -> list[Path]:
+@_log(
+    "train.csv",
+    ",",
+    "srch_id date_time prop_id prop_review_score position price_usd click_bool "
+    "gross_bookings_usd booking_bool",
+)
+def expedia(draw: random.Random, number: int) -> Row:
     """Hotel searches: click and booking, gross bookings of booked ones; NULL is missing."""
-    draw = _draw("expedia")
-    rows = []
-    for number in range(ROWS):
-        hotel, place = draw.randint(1, 60), draw.randint(1, 30)
-        booked = _chance(draw, 1.0 * (hotel % 3) - place / 10)
-        click = booked or draw.random() < 0.05
-        gross = round(draw.uniform(50, 900), 2) if booked else "NULL"
-        review = draw.choice([3.5, 4.0, 4.5, "NULL"])
-        price = round(math.exp(draw.gauss(4.8, 0.8)), 2)
-        moment = _iso(977 * number, "%Y-%m-%d %H:%M:%S")
-        outcome = (int(click), gross, int(booked))
-        rows.append((number // 8, moment, hotel, review, place, price, *outcome))
-    names = ["srch_id", "date_time", "prop_id", "prop_review_score", "position", "price_usd"]
-    names += ["click_bool", "gross_bookings_usd", "booking_bool"]
-    return _lines(folder / "train.csv", rows, header=names)
+    hotel, place = draw.randint(1, 60), draw.randint(1, 30)
+    booked = _chance(draw, 1.0 * (hotel % 3) - place / 10)
+    click = booked or draw.random() < 0.05
+    gross = round(draw.uniform(50, 900), 2) if booked else "NULL"
+    review = draw.choice([3.5, 4.0, 4.5, "NULL"])
+    price = round(math.exp(draw.gauss(4.8, 0.8)), 2)
+    moment = _iso(977 * number, "%Y-%m-%d %H:%M:%S")
+    outcome = (int(click), gross, int(booked))
+    return (number // 8, moment, hotel, review, place, price, *outcome)
 
 
-def outbrain(folder: Path) -> list[Path]:
+@_log("clicks_train.csv", ",", "display_id ad_id clicked uuid timestamp geo_location")
+def outbrain(draw: random.Random, number: int) -> Row:
     """clicks_train.csv joined with places: US>CA>807, milliseconds since the log began."""
-    draw = _draw("outbrain")
-    rows = []
-    for number in range(ROWS):
-        ad = draw.randint(42_300, 42_360)
-        click = _chance(draw, 1.5 * (ad % 3) - 2.0)
-        place = draw.choice(["US>CA>807", "US>NY>501", "GB>E7", "CA>ON"])
-        user = f"{draw.randint(0, 40):014x}"
-        rows.append((number // 4, ad, int(click), user, 61 * number, place))
-    names = ("display_id", "ad_id", "clicked", "uuid", "timestamp", "geo_location")
-    return _lines(folder / "clicks_train.csv", rows, header=names)
+    ad = draw.randint(42_300, 42_360)
+    click = _chance(draw, 1.5 * (ad % 3) - 2.0)
+    place = draw.choice(["US>CA>807", "US>NY>501", "GB>E7", "CA>ON"])
+    user = f"{draw.randint(0, 40):014x}"
+    return (number // 4, ad, int(click), user, 61 * number, place)
 
 
 def titanic(folder: Path) -> list[Path]:
@@ -510,54 +466,45 @@ def bank(folder: Path) -> list[Path]:
     return _lines(folder / "bank-full.csv", rows, ";", [f'"{name}"' for name in names])
 
 
-def covtype(folder: Path) -> list[Path]:
+@_log(
+    "covtype.csv",
+    ",",
+    "Elevation Aspect Slope To_Roads Soil_0 Soil_1 Soil_2 Soil_3 Soil_4 Soil_5 Cover_Type",
+)
+def covtype(draw: random.Random, _: int) -> Row:
     """covtype.data with names: seven classes, of which the user names one."""
-    draw = _draw("covtype")
-    rows = []
-    for _ in range(ROWS):
-        height, slope = draw.randint(1860, 3850), draw.randint(0, 60)
-        kind = 1 if _chance(draw, (height - 2900) / 200) else draw.randint(2, 7)
-        soils = [0] * 6
-        soils[height // 400 % 6] = 1
-        rows.append((height, draw.randint(0, 360), slope, draw.randint(0, 7000), *soils, kind))
-    names = ["Elevation", "Aspect", "Slope", "To_Roads", *(f"Soil_{i}" for i in range(6))]
-    return _lines(folder / "covtype.csv", rows, header=(*names, "Cover_Type"))
+    height, slope = draw.randint(1860, 3850), draw.randint(0, 60)
+    kind = 1 if _chance(draw, (height - 2900) / 200) else draw.randint(2, 7)
+    soils = [0] * 6
+    soils[height // 400 % 6] = 1
+    return (height, draw.randint(0, 360), slope, draw.randint(0, 7000), *soils, kind)
 
 
-def german_credit(folder: Path) -> list[Path]:
+@_log("german.data", " ", seed="german")
+def german_credit(draw: random.Random, _: int) -> Row:
     """german.data: spaces, codes as A11, the label 1 or 2; no header."""
-    draw = _draw("german")
-    rows = []
-    for _ in range(ROWS):
-        account, months = draw.randint(1, 4), draw.randint(4, 60)
-        bad = _chance(draw, months / 20 - 1.5, -0.5 * account)
-        purpose = f"A4{draw.randint(0, 9)}"
-        rows.append((f"A1{account}", months, purpose, draw.randint(300, 15_000), 1 + int(bad)))
-    return _lines(folder / "german.data", rows, " ")
+    account, months = draw.randint(1, 4), draw.randint(4, 60)
+    bad = _chance(draw, months / 20 - 1.5, -0.5 * account)
+    purpose = f"A4{draw.randint(0, 9)}"
+    return (f"A1{account}", months, purpose, draw.randint(300, 15_000), 1 + int(bad))
 
 
-def heart(folder: Path) -> list[Path]:
+@_log("heart.csv", ",", "age bps chol thalach target")
+def heart(draw: random.Random, _: int) -> Row:
     """Numbers only: a row is a patient."""
-    draw = _draw("heart")
-    rows = []
-    for _ in range(ROWS):
-        age, pressure = draw.randint(29, 77), draw.randint(94, 200)
-        ill = _chance(draw, (age - 54) / 6, (pressure - 130) / 40)
-        rows.append((age, pressure, round(draw.gauss(246, 50), 1), draw.randint(71, 202), int(ill)))
-    return _lines(folder / "heart.csv", rows, header=("age", "bps", "chol", "thalach", "target"))
+    age, pressure = draw.randint(29, 77), draw.randint(94, 200)
+    ill = _chance(draw, (age - 54) / 6, (pressure - 130) / 40)
+    return (age, pressure, round(draw.gauss(246, 50), 1), draw.randint(71, 202), int(ill))
 
 
-def sensors(folder: Path) -> list[Path]:
+@_log("sensors.csv", ",", "seen site heat label")
+def sensors(draw: random.Random, number: int) -> Row:
     """One per cent of the readings are no numbers, and some times are unknown."""
-    draw = _draw("sensors")
-    rows = []
-    for number in range(ROWS):
-        heat, site = draw.gauss(60, 10), draw.choice(["north", "south", "east"])
-        failed = _chance(draw, (heat - 60) / 6, 1.0 * (site == "north"))
-        reading = f"{heat:.2f}" if number % 100 else draw.choice(["error", "--", "12 kW"])
-        moment = _iso(907 * number, "%d.%m.%Y %H:%M:%S") if number % 90 else "unknown"
-        rows.append((moment, site, reading, int(failed)))
-    return _lines(folder / "sensors.csv", rows, header=("seen", "site", "heat", "label"))
+    heat, site = draw.gauss(60, 10), draw.choice(["north", "south", "east"])
+    failed = _chance(draw, (heat - 60) / 6, 1.0 * (site == "north"))
+    reading = f"{heat:.2f}" if number % 100 else draw.choice(["error", "--", "12 kW"])
+    moment = _iso(907 * number, "%d.%m.%Y %H:%M:%S") if number % 90 else "unknown"
+    return (moment, site, reading, int(failed))
 
 
 def vectors(folder: Path) -> list[Path]:
@@ -574,20 +521,21 @@ def vectors(folder: Path) -> list[Path]:
     return [path]
 
 
-def ad_funnel(folder: Path) -> list[Path]:
+@_log(
+    "impressions.csv",
+    ",",
+    "campaign cost clicks_30d click conversion revenue dwell_time",
+    seed="funnel",
+)
+def ad_funnel(draw: random.Random, _: int) -> Row:
     """What comes after a click stands beside it: conversion, revenue, the time spent."""
-    draw = _draw("funnel")
-    rows = []
-    for _ in range(ROWS):
-        campaign, price = draw.randint(1, 30), round(draw.uniform(0.1, 3.0), 2)
-        click = _chance(draw, 1.5 * (campaign % 3) - 2.0)
-        sold = click and _chance(draw, 0.0)
-        revenue = round(draw.uniform(5, 90), 2) if sold else 0
-        spent = draw.randint(1, 300) if click or draw.random() < 0.1 else 0
-        past = draw.randint(0, 30)
-        rows.append((campaign, price, past, int(click), int(sold), revenue, spent))
-    names = ("campaign", "cost", "clicks_30d", "click", "conversion", "revenue", "dwell_time")
-    return _lines(folder / "impressions.csv", rows, header=names)
+    campaign, price = draw.randint(1, 30), round(draw.uniform(0.1, 3.0), 2)
+    click = _chance(draw, 1.5 * (campaign % 3) - 2.0)
+    sold = click and _chance(draw, 0.0)
+    revenue = round(draw.uniform(5, 90), 2) if sold else 0
+    spent = draw.randint(1, 300) if click or draw.random() < 0.1 else 0
+    past = draw.randint(0, 30)
+    return (campaign, price, past, int(click), int(sold), revenue, spent)
 
 
 def int_codes(folder: Path) -> list[Path]:
