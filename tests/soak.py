@@ -69,7 +69,7 @@ LIMIT = 300.0  # seconds of a life
 RESTARTS = 20  # of a life that starts itself again
 MOST_SECONDS = 10.0  # that an undisturbed run is believed to take, though it may have compiled
 MOST_FAULTS = 30  # of a life
-KNOWN = 12  # drawn configs: so few that their kernels are compiled already
+KNOWN = 24  # seeds of drawn configs: so few that their kernels are compiled already
 ERROR = "neocpu: error: "
 RESTARTED = ": the run goes on in "
 RESCUED = " was left in memory by "
@@ -116,15 +116,18 @@ JOBS = (
 )
 
 
-def jobs(seed: int, drawn: bool = True) -> Iterator[Job]:
-    """Those above, beginning with one by the seed, for ever; drawn : each is followed by such a
-    one.
-    """
-    for number, job in enumerate(itertools.islice(itertools.cycle(JOBS), seed % len(JOBS), None)):
+def jobs(seed: int) -> Iterator[Job]:
+    """Those above, beginning with one by the seed, for ever; each is followed by a drawn one."""
+    drawn = drawn_jobs(seed)
+    for job in itertools.islice(itertools.cycle(JOBS), seed % len(JOBS), None):
         yield job
-        if not drawn:
-            continue
-        name = f"{DRAWN}{(seed + number) % KNOWN}"
+        yield next(drawn)
+
+
+def drawn_jobs(seed: int) -> Iterator[Job]:
+    """Drawn configs of one day, the known ones again and again."""
+    for number in itertools.count(seed):
+        name = f"{DRAWN}{number % KNOWN}"
         family = family_of(name)
         if not family.day:
             yield Job(name, family)
@@ -243,14 +246,13 @@ class Soak:
     """Jobs and their lives, in a record.
 
     limit : seconds of a life. most_faults : of one. restarts : how often one starts itself again,
-    drawn from these. possible : what may happen. draws : there are drawn jobs, too.
+    drawn from these. possible : what may happen.
     """
 
     limit = LIMIT
     most_faults = MOST_FAULTS
     restarts: Sequence[int] = (0, 2, RESTARTS, RESTARTS)
     possible: Sequence[Fault] = FAULTS
-    draws = True
 
     def __init__(self, place: Place, folder: Path, steps: int, ranks: int, record: Record) -> None:
         self.place = place
@@ -542,7 +544,7 @@ def soaked(soak: Soak, options: argparse.Namespace) -> int:
         return time.monotonic() > end or soak.record.faults.total() >= options.faults
 
     broken = False
-    for job in jobs(options.seed, soak.draws):
+    for job in jobs(options.seed):
         if enough():
             break
         try:

@@ -417,7 +417,6 @@ class Scheduled(soak.Soak):
     most_faults = 16
     restarts = (0, 0, 0, soak.RESTARTS)
     possible = BY_SLURM
-    draws = False  # their kernels take minutes, in which no fault strikes
 
     def _start(
         self,

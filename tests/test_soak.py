@@ -1,10 +1,13 @@
 """Does the soak see what a life does wrong? And some minutes of it, now and then."""
 
 import random
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import soak
+from promise_cases import DRAWN
+from promise_draws import Drawn
 from soak_faults import FAULTS, Disk, Place
 
 from tests.workers import today
@@ -59,6 +62,19 @@ def test_what_ends_a_life_strikes_it_last(restarts: int, tmp_path: Path) -> None
         assert (several > len({fault for fault in FAULTS if fault.outlived})) == (restarts > 0)
     finally:
         place.disk.close()
+
+
+def test_every_second_job_is_another_drawn_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of several days are left out, and others come in their place."""
+
+    def family(name: str) -> Drawn:
+        seed = int(name.removeprefix(DRAWN))
+        return Drawn(seed, {}, day="online" if seed % 3 else "")
+
+    monkeypatch.setattr(soak, "family_of", family)
+    some = list(islice(soak.jobs(1), 2 * len(soak.JOBS)))
+    assert some[::2] == [*soak.JOBS[1:], soak.JOBS[0]]
+    assert [job.name for job in some[1::2]] == [f"{DRAWN}{seed}" for seed in (3, 6, 9, 12)]
 
 
 @pytest.mark.long("soak", period=4)
