@@ -86,6 +86,7 @@ CPUS: dict[str, dict[str, str]] = {
 ROWS = 203  # no multiple of a batch
 # of each feature, codes in the vocabulary of the first day; the second day has twice as many
 WORDS = {"a": 3, "b": 15, "c": 30, "d": 20, "w": 12}
+MORE_LABELS = ("second", "weight")  # numbers from 0 to 1.5, that drawn configs ask for
 DOMAINS = {"a": 7, "b": 64, "c": 90, "d": 60, "w": 30}  # codes of a feature
 # a run over two files (`Family.day`): its steps, and where it stops: in a file, between the files
 ONLINE_STEPS = 7
@@ -602,7 +603,8 @@ def write_file(path: Path, at: int, rows: int, day: int = 0, poisoned: bool = Fa
     lengths = [_below(at + 1 + i, rows, bound) for i, bound in enumerate((6, 4, 9))]
     lengths[1][_below(at + 4, rows, 2) == 0] = 0
     codes, weights = _weights(at + 5, lengths[2])
-    with DatasetWriter(path, [f"x{i}" for i in range(5)], features) as writer:
+    names = [f"x{i}" for i in range(5)]
+    with DatasetWriter(path, names, features, labels=["y", *MORE_LABELS]) as writer:
         writer.append(
             _below(at + 10, rows, 2),
             dense,
@@ -617,6 +619,9 @@ def write_file(path: Path, at: int, rows: int, day: int = 0, poisoned: bool = Fa
                     _below(at + 14, int(lengths[1].sum()), 60), lengths[1].astype(np.int32)
                 ),
                 "w": BagColumn(codes, lengths[2].astype(np.int32), weights),
+            },
+            more_labels={
+                name: _below(at + 15 + i, rows, 4) / 2 for i, name in enumerate(MORE_LABELS)
             },
         )
         if day:

@@ -45,12 +45,12 @@ from neocpu.tables.kinds.tt import TtKeys
 from neocpu.tables.kinds.unified import UnifiedKeys
 from neocpu.tables.specs.directions import MuonKeys, ShampooKeys
 from neocpu.tables.specs.optimizers import DENSE_NAMES, GENERAL, Schedule, SparseOptimizer
-from neocpu.tables.specs.specs import TableKeys
+from neocpu.tables.specs.specs import TableKeys, bags
 from neocpu.tables.tiers.placement import PLACEMENTS
 from neocpu.train.config import config as configs
 from neocpu.train.config.defaults import as_overrides
 from neocpu.train.model.interactions.chain import INTERACTIONS, WITH_FIRST_ORDER
-from neocpu.train.model.options import CrossShape, DhenShape
+from neocpu.train.model.options import CrossShape, DhenShape, TowerModule
 from neocpu.train.model.precision.keys import DYNAMIC, PRECISIONS, PrecisionKeys
 from neocpu.train.model.settings import ModelConfig
 
@@ -63,6 +63,7 @@ UNCUT = ("table_wise", "row_wise", "table_row_wise")  # plans for rows with one 
 MIRROR = "MIRROR"  # the second place for checkpoints, which who starts a run names
 EVEN = 4000  # seeds from here on have rules in turn, and every fourth one precision, or days
 SIBLINGS = 4  # successive ones that have a rule and formats in common, and so their kernels
+LATE = 8000  # seeds from here on have groups of keys that came later, too
 TRIES = 30  # drawings of a group of keys, until the config takes them
 # Numbers of keys that have no choices. What is missing here and has none keeps its default.
 VALUES: dict[type, Values] = {
@@ -157,6 +158,7 @@ VALUES: dict[type, Values] = {
         "compression": (2.0,),
     },
     TableKeys: {"rows": (1, 3, 41, 97, 5000), "dim": (1, 4, 6, 12, 13)},
+    TowerModule: {"joint_vectors": (0, 2), "feature_vectors": (0, 1), "width": (6,)},
     ModelConfig: {"bottom": ([9], [3, 7]), "top": ([1], [11, 1], [8, 5, 1])},
     CrossShape: {"layers": (1, 2), "rank": (2,)},
     DhenShape: {
@@ -191,6 +193,35 @@ KEPT: Mapping[type, tuple[str, ...]] = defaultdict(tuple) | {
         "heads",
         "precision",
     ),
+}
+# groups that came later, by dotted keys
+LATER: Sequence[Values] = (
+    {"data.valid": ("test.h5",), "eval.every_steps": (1, 2), "training.patience": (0, 1, 2)},
+    {"eval.averaged": (False,)},
+    {"eval.group": ("a",)},
+    {"data.sample_weight": ("weight",)},
+    {"data.label": ("second",), "model.loss": ("mse",)},
+    {
+        "model.heads.more.label": ("second",),
+        "model.heads.more.loss": ("mse",),
+        "model.heads.more.weight": (0.5, 1.0),
+        "model.heads.more.top": ([1], [5, 1]),
+    },
+    {
+        "optimizer.scaling.rule": ("cowclip",),
+        "optimizer.scaling.base_batch_size": (16, 120),
+        "optimizer.scaling.warmup_epochs": (0.0, 0.6),
+    },
+)
+# and of tables, by their kind
+LATER_OF_KIND: Mapping[str, Values] = defaultdict(dict) | {
+    "qr": {"radices": ([72, 71],)},
+    "tt": {
+        "row_factors": ([17, 17, 18],),
+        "dim_factors": ([2, 3, 2], [1, 4, 1]),
+        "cache_rows": (3,),
+    },
+    "unified": {"table": ("pool",)},
 }
 # the tables of `promise_cases.py`, whose plans and placements go by these names: their features
 TABLES = {
@@ -235,7 +266,8 @@ class Drawn:
         """The config file of a run over the data in `folder`; with days, of that day."""
         keys = dict(self.keys)
         keys["data.train"] = str(folder / (f"day-{day}.h5" if self.day else "train.h5"))
-        keys["data.test"] = str(folder / "test.h5")
+        for name in {"data.test", "data.valid"} & {*keys}:
+            keys[name] = str(folder / "test.h5")
         if self.day:
             keys["data.rows_by"] = "vocabulary"
             for name, words in DAY_TABLES.items():
@@ -321,9 +353,9 @@ class Drawing:
         # tables that live in one shared table must have the same keys
         self.shared = some_keys(self.chance, UnifiedKeys, "", 0.5)
 
-    def add(self, draw: Callable[[], Keys]) -> None:
+    def add(self, draw: Callable[[], Keys], tries: int = TRIES) -> None:
         """Add a group of keys, drawn until the config takes it; none where it never does."""
-        for _ in range(TRIES):
+        for _ in range(tries):
             keys = self.keys | draw()
             if not refusal(keys):
                 self.keys = keys
@@ -362,11 +394,49 @@ class Drawing:
             self.add(self._precision)
         if chance.random() < 0.2:
             self.add(lambda: {"optimizer.trust_ratio": True})
+        if self.seed >= LATE:
+            self._add_later(day)
         return Drawn(self.seed, self.keys, day, bound)
 
     def _precision(self) -> Keys:
         narrow = {"model.precision.format": self.chance.choice(PRECISIONS[1:])}
         return some_keys(self.chance, PrecisionKeys, "model.precision.", 0.3) | narrow
+
+    def _add_later(self, day: str) -> None:
+        chance = self.chance
+        if day:
+            self.keys["data.rows_by"] = "vocabulary"
+        later = [*LATER, {"training.init_state": (False,)}] if day == "next" else LATER
+        for group in later:
+            if chance.random() < 0.3:
+                self.add(lambda group=group: self._one_of_each(group))
+        if "optimizer.groups.slow.tables" in self.keys:
+            self.add(lambda: {"optimizer.groups.slow.weight_decay": chance.choice((0.5, 2.0))})
+        if chance.random() < 0.3:
+            self.add(self._towers)
+        for name in TABLES:
+            kind = self.keys.get(f"tables.{name}.kind", FULL)
+            keys = {"kind_above": (3, 41)} | LATER_OF_KIND[kind] if kind != FULL else {}
+            self._add_alone(f"tables.{name}.", keys)
+        if "model.precision.format" in self.keys:
+            self._add_alone("model.precision.", choices_of(PrecisionKeys))
+
+    def _add_alone(self, prefix: str, choices: Values) -> None:
+        """Add a share of keys, each where the config takes it."""
+        for name, values in choices.items():
+            if self.chance.random() < 0.5:
+                self.add(lambda group={prefix + name: values}: self._one_of_each(group), 3)
+
+    def _one_of_each(self, group: Values) -> Keys:
+        return {key: self.chance.choice(values) for key, values in group.items()}
+
+    def _towers(self) -> Keys:
+        """Two towers of all features that are no weights of a linear term."""
+        names = [bag.key for bag in bags(configs.loads(text_of(self.keys)).model_tables)]
+        self.chance.shuffle(names)
+        cut = self.chance.randint(1, len(names) - 1)
+        towers = {"model.towers.left": names[:cut], "model.towers.right": names[cut:]}
+        return towers | some_keys(self.chance, TowerModule, "model.tower.", 0.5)
 
     def _training(self) -> Keys:
         chance = self.chance
@@ -515,8 +585,15 @@ def ways(chance: random.Random, family: Family | Drawn) -> Iterator[str]:
     yield f"checkpoint.full_every={chance.choice((0, 1, 3))}"
     yield f"checkpoint.memory={chance.choice((0, 128 << 20))}"
     yield f"checkpoint.mirror={chance.choice(('', '', MIRROR))}"
+    yield f"checkpoint.keep={chance.choice((1, 2, 4))}"
+    yield f"checkpoint.keep_every_steps={chance.choice((0, 2))}"
+    yield f"training.log_every={chance.choice((0, 1))}"
     if family.bound:
         return
+    if family.day == "online":
+        yield f"checkpoint.every_files={chance.choice((0, 1, 2))}"
+    elif takes(family, "checkpoint.keep_best=true"):
+        yield f"checkpoint.keep_best={chance.choice(('false', 'true'))}"
     parity = chance.choice((0, 0, 1, 2)) if takes(family, "checkpoint.parity=1") else 0
     yield f"checkpoint.parity={parity}"
     yield f"checkpoint.parity_every={chance.choice((1, 1, 3))}"
