@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -549,6 +550,30 @@ def test_hosts_that_do_not_answer_and_messages_that_do_not_arrive() -> None:
         "host node1 (ranks 2, 3) does not answer; 40 s ago its rank 2 was waiting for alltoallv "
         "'rows' of step 7"
     )
+
+
+def test_who_is_late_with_an_answer_moved_before() -> None:
+    """A host misses a question, or a watch its turn, while it compiles on a busy machine."""
+    watch = Watchdog(SingleComm(), warn_after=600.0, timeout=0.0)
+    try:
+        waits = RankState(0, still=143.0, wait="barrier")
+        works = RankState(1, doing="preparing the first step")
+        watch._still.seconds = 143.0
+        for late, standing in (
+            (replace(works, silent=9.0), None),
+            (replace(works, silent=20.0), 143.0),
+            (replace(works, silent=9.0, still=30.0), 143.0),
+            (replace(works, silent=9.0, process_state="stopped"), 143.0),
+        ):
+            assert watch._standing({0: waits, 1: late}, 12.0) == standing
+            now = time.monotonic()
+            watch._questions.complete = now
+            watch._questions.heard = {1: (now - late.silent, replace(late, silent=0.0))}
+            assert watch._standing({0: waits}, 12.0) == standing
+            watch._questions.heard = {}
+        assert watch._standing({0: waits}, 12.0) == 143.0
+    finally:
+        watch.stop()
 
 
 def test_a_rank_is_known_before_its_watch_looks_first() -> None:

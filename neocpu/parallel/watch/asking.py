@@ -92,11 +92,18 @@ class Questions:
 
     def current(self) -> list[RankState]:
         """What was heard since the newest complete round began."""
+        return self._since(self.complete)
+
+    def last(self) -> list[RankState]:
+        """What was heard last of each rank, however long ago."""
+        return self._since(0.0)
+
+    def _since(self, moment: float) -> list[RankState]:
         now = time.monotonic()
         return [
             replace(state, silent=state.silent + now - when)
             for when, state in list(self.heard.values())
-            if when >= self.complete
+            if when >= moment
         ]
 
     def _ask_all(self) -> None:

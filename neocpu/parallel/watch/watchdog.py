@@ -251,7 +251,9 @@ class Watchdog:
 
     def _newest(self) -> str:
         newest = self._pulse.checkpoint
-        return f"the newest checkpoint is {newest}" if newest else "there is no checkpoint yet"
+        if not newest:  # a run that is resumed may have some that it has not come to
+            return "no checkpoint has been read or written yet"
+        return f"the newest checkpoint is {newest}"
 
     def _say_who_ended(self, process: int) -> None:
         """A rank of this host is no more: the launcher will soon end this one too."""
@@ -286,13 +288,19 @@ class Watchdog:
         return describe(self.members, states, heard, still, self._period)
 
     def _standing(self, states: States, limit: float) -> float | None:
-        """Seconds in which no rank moved that can be seen; None if one did within the limit."""
+        """Seconds in which no rank is known to have moved; None if one did within the limit."""
         # all hosts had the time to answer since then
         if self._questions.complete < time.monotonic() - self._still.seconds:
             return None
-        awake = [state.still for state in states.values() if is_awake(state, self._period)]
+        # under load a watch may be late, and a host miss a question: its ranks moved before
+        known = {state.rank: state for state in self._questions.last()} | states
+        still = [
+            state.still if is_awake(state, self._period) else state.silent + state.still
+            for state in known.values()
+            if state.process_state in ("", "disk")
+        ]
         # ranks look at different moments, up to a period apart
-        least = min(awake, default=0.0) + self._period
+        least = min(still, default=0.0) + self._period
         return self._still.seconds if least >= limit else None
 
 
