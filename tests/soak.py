@@ -416,7 +416,7 @@ class Soak:
         sets = (*self._fixed, *job.settings, *settings)
         config = self.folder / "job.toml"
         command = [sys.executable, "-m", "neocpu", "train", str(config), "--out"]
-        command += [str(self.place.out), *["--resume"] * resume]
+        command += [str(self.place.out), *["--resume"] * resume, *self._shown()]
         command += [word for one in sets for word in ("--set", one)]
         hosts: list[int] = []
         if ranks > 1 and self.place.room is not None:
@@ -446,6 +446,11 @@ class Soak:
         parity = any(one.startswith("checkpoint.parity=") and one[-1] != "0" for one in sets)
         alone = None if ranks > 1 else int(restarts > 0)
         return Life(process, mark, hosts, parity, alone)
+
+    def _shown(self) -> Sequence[str]:
+        """Options by which ranks tell what they do."""
+        trace = ("--trace", str(self.folder / "trace.json"), "--force")
+        return self.place.chance.choice(((), ("--logs", str(self.folder / "logs")), trace))
 
     def _dealt(self, hosts: Room, ranks: int) -> Iterator[int]:
         """The host of each rank: some of the room's, each of them with one at least."""
