@@ -72,7 +72,7 @@ def test_hosts_end_though_a_process_there_has_lost_its_parent() -> None:
 )
 def test_families_have_their_digests(family: str, three: Room, tmp_path: Path) -> None:
     write_data(tmp_path)
-    launch = Launch("host", 4, 4, few_cases(family))
+    launch = Launch("host", few_cases(family), {4: 4})
     launch.write(tmp_path)
     main = ["-m", "mpi4py", str(ROOT / "tests" / "promise_main.py"), str(tmp_path), launch.name]
     command, _ = mpiexec_command(4, main, [HostRanks("host0", 2), HostRanks("host1", 2)])
