@@ -80,7 +80,7 @@ class Room:
         }
 
     def run(
-        self, words: Sequence[str], variables: Mapping[str, str], seconds: float = 300.0
+        self, words: Sequence[str], variables: Mapping[str, str], seconds: float = 900.0
     ) -> str:
         """What a command prints that runs where jobs are started. Fails where it does."""
         done = subprocess.run(
