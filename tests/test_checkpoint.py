@@ -27,6 +27,7 @@ from neocpu.tables.embedding.tbe import TableBatchedEmbedding
 from neocpu.tables.hdf5 import draft
 from neocpu.train import checkpoint
 from neocpu.train.checkpoint import reading, saving
+from neocpu.train.checkpoint.folder import refuse_other_files
 from neocpu.train.checkpoint.layout import RowWriter
 from neocpu.train.checkpoint.reading import CheckpointFile
 from neocpu.train.checkpoint.saving import Saver, SavingPolicy
@@ -223,6 +224,27 @@ def test_a_flipped_bit_on_one_rank_is_everybodys_error(written: Path) -> None:
 
     messages = set(run_threads(3, body))
     assert len(messages) == 1 and "tables/C1, block 2 (rows 8192 to 8999)" in messages.pop()
+
+
+def test_a_file_that_is_another_one_on_another_host_is_everybodys_error(tmp_path: Path) -> None:
+    for rank, sets in enumerate(((), (), ("training.seed=9",))):
+        checkpoint.save(tmp_path / f"disk{rank}", make(SingleComm(), TABLE_WISE, sets), 5)
+
+    def body(comm: Comm, disks: list[str]) -> str:
+        path = tmp_path / disks[comm.rank] / "checkpoints" / "step-00000005.h5"
+        try:
+            refuse_other_files(path, comm)
+        except CheckpointError as error:
+            return str(error)
+        return ""
+
+    for disks, said in (
+        (["disk0", "disk1", "disk0"], ""),
+        (["disk0", "disk0", "disk2"], "is another checkpoint than on"),
+        (["disk0", "none", "disk0"], "no such file (on "),
+    ):
+        messages = run_threads(3, lambda comm, disks=disks: body(comm, disks))
+        assert all(said in message and bool(said) == bool(message) for message in messages)
 
 
 def test_a_base_that_one_rank_cannot_read_is_everybodys_error(

@@ -16,7 +16,7 @@ import numpy as np
 from neocpu.core.errors import CheckpointError, TrainingError
 from neocpu.core.types import JsonObject, Tree
 from neocpu.parallel.transport.comm import Comm
-from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.checkpoint.folder import checkpoints, refuse_other_files
 from neocpu.train.checkpoint.saving import save
 from neocpu.train.state.blocks import not_finite
 from neocpu.train.state.identity import refuse_other_data
@@ -197,11 +197,12 @@ def load(
         bits will differ because the checkpoint is rounded.
     warn : is given a line where a number is not finite.
 
-    Raises CheckpointError on all ranks: broken file, other data, or a config that changes the bits
-    (it names the keys).
+    Raises CheckpointError on all ranks: broken file, another one on another host, other data, or a
+    config that changes the bits (it names the keys).
     """
     from neocpu.train.checkpoint.reading import CheckpointFile
 
+    refuse_other_files(path, world.comm)
     with world.comm.agreeing(), CheckpointFile(path) as file:
         # what a faulty row does is free where nothing is trained
         refuse_changes(file, world.config.header(), () if split else ("data.on_error",))

@@ -23,7 +23,7 @@ from neocpu.core.errors import REMEDIES, CheckpointError
 from neocpu.core.types import Tree
 from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.train.checkpoint.layout import Extents
-from neocpu.train.checkpoint.links import base_of
+from neocpu.train.checkpoint.links import Link, base_of
 from neocpu.train.checkpoint.policy import SavingPolicy
 from neocpu.train.fit.keys import FILE as FIT
 from neocpu.train.watch.results import read_json, write_json
@@ -268,10 +268,34 @@ def best_or_last(folder: Path) -> Path:
 def checkpoint_of(path: str | Path, comm: Comm | None = None) -> Path:
     """`best_or_last` of a path, the same on all ranks. Collective; comm None: this process alone.
 
-    Rank 0 looks: the others may see an older state of a network folder.
+    Rank 0 looks: the others may see an older state of a network folder. Raises as
+    `refuse_other_files`.
     """
     comm = comm or SingleComm()
-    return Path(comm.on_first_rank(lambda: str(best_or_last(Path(path)))))
+    chosen = Path(comm.on_first_rank(lambda: str(best_or_last(Path(path)))))
+    refuse_other_files(chosen, comm)
+    return chosen
+
+
+def refuse_other_files(path: Path, comm: Comm) -> None:
+    """Raise CheckpointError on all ranks where the file is another one, or cannot be read, on one
+    of their hosts. Collective.
+    """
+    if comm.size == 1:
+        return
+    own_host = socket.gethostname()
+    with comm.agreeing():
+        try:
+            link = Link(path)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} (on {own_host})") from error
+        link.close()
+    (first_host, first), *others = comm.allgather((own_host, link.digest))
+    for host, digest in others:
+        if digest != first:
+            raise CheckpointError(
+                f"{path} on {host} is another checkpoint than on {first_host}; copy it from there"
+            )
 
 
 @contextmanager
