@@ -250,11 +250,13 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
     out.mkdir()
     shown: list[str] = []
     report = RunReport(out, 0, tell=shown.append)
+    report.ranks({"token": "of the job"})
     report.metrics(1, 10, "train", measured(0.5))
     shutil.rmtree(out)
     report.metrics(2, 20, "train", measured(0.5))
     report.metrics(3, 30, "train", measured(0.5))
     assert [line["step"] for line in lines(out)] == [2, 3]
+    assert json.loads((out / "ranks.json").read_text()) == {"token": "of the job"}
     assert [line for line in shown if not line.startswith("step ")] == [
         f"{out} was removed while the run writes to it, and is made again"
     ]

@@ -150,7 +150,7 @@ class RunReport:
     def ranks(self, record: Tree) -> None:
         """Save where the ranks are, for whoever looks after them (`run/survival.py`)."""
         if self._first:
-            self._write(RANKS, lambda path: write_json(path, record))
+            self._write_again(RANKS, record)
 
     def plan(
         self, plan: Plan, state_floats: tuple[int, int] = (0, 0), more_lines: Sequence[str] = ()
