@@ -23,8 +23,9 @@ def refuse_other_ranks(comm: Comm, config: Config) -> None:
     if comm.size == 1:
         return
     written = json.dumps([config.text, config.overrides]).encode()
-    own = [socket.gethostname(), __version__, sources(), hashlib.sha256(written).hexdigest()]
-    ranks = [json.loads(data) for data in comm.allgather_bytes(json.dumps(own).encode())]
+    ranks = comm.allgather(
+        (socket.gethostname(), __version__, sources(), hashlib.sha256(written).hexdigest())
+    )
     first_host, first_version, first_sources, first_text = ranks[0]
     for host, version, code, _ in ranks:
         if code != first_sources:
@@ -35,7 +36,7 @@ def refuse_other_ranks(comm: Comm, config: Config) -> None:
     if all(text == first_text for *_, text in ranks):
         return
     # only then, as keys are many
-    configs = [json.loads(data) for data in comm.allgather_bytes(json.dumps(flat(config)).encode())]
+    configs = comm.allgather(flat(config))
     for (host, *_), keys in zip(ranks, configs):
         for key in sorted({**configs[0], **keys}):
             if keys.get(key) != configs[0].get(key):
