@@ -178,6 +178,8 @@ class Stops:
         self._send(number)
 
     def _send(self, number: int) -> None:
+        # MPICH's mpiexec passes SIGUSR1 on, but ends of SIGUSR2, and the ranks with it
+        number = signal.SIGUSR1 if number == signal.SIGUSR2 else number
         if self._mpiexec is not None:
             with suppress(ProcessLookupError):
                 self._mpiexec.send_signal(number)
