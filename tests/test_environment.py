@@ -1,16 +1,21 @@
 """Is an environment in which kernels cannot run told at once, in words?"""
 
+import math
 import os
 import platform
+import resource
 import sys
 import threading
 
 import pytest
 
+from neocpu.core import cores
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.kernels.compile import key as kernel_key
 from neocpu.kernels.compile import threads as kernel_threads
+from neocpu.parallel.transport.abort import guard
 from neocpu.parallel.transport.environment import (
+    check_addresses,
     check_kernels,
     check_launcher,
     check_threads,
@@ -51,6 +56,26 @@ def test_more_threads_than_a_limit_allows_are_refused(monkeypatch: pytest.Monkey
     with pytest.raises(EnvironmentProblem, match=r"for 8 threads, .* only 3 \(`ulimit -u`"):
         check_threads(8)
     assert not any(thread.is_alive() for thread in running)
+
+
+def test_a_limit_on_addresses_that_kernels_do_not_fit_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhaust() -> None:
+        raise MemoryError
+
+    limit = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda name: (limit, limit))
+    check_addresses()
+    assert cores.addresses_left() == math.inf
+    assert guard(exhaust) == 1
+    assert "neocpu: unexpected MemoryError" in capsys.readouterr().err
+    limit = 200 << 20
+    assert 0 <= cores.addresses_left() < limit
+    with pytest.raises(EnvironmentProblem, match=r"may map \d+ MiB more, .* \(`ulimit -v`, Grid"):
+        check_addresses()
+    assert guard(exhaust) == 1
+    assert capsys.readouterr().err.startswith("neocpu: error: no more memory can be mapped; raise")
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs always have it")

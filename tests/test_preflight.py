@@ -22,6 +22,7 @@ from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.before import preflight, room
 from neocpu.train.before.datasets import open_splits
+from neocpu.train.before.dry_run import dry_run
 from neocpu.train.before.plans import memory_plan
 from neocpu.train.before.preflight import (
     CheckpointNeeds,
@@ -295,6 +296,19 @@ def test_a_limit_on_the_job_is_named_where_it_leaves_less_than_the_host(monkeypa
         monkeypatch.setattr(preflight, "memory_left", lambda left=left: left)
         with pytest.raises(TrainingError, match=words):
             preflight.check_memory([], 1, 1 << 40, preflight.available_memory())
+
+
+def test_tables_that_a_limit_on_addresses_does_not_let_in_are_told_before(
+    log, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(room, "addresses_left", lambda: 1 << 30)
+    run = config_of(log, "tables.one.rows=200_000_000", "training.steps=1")
+    with pytest.raises(TrainingError, match=r"may map 1\.0 GiB more; raise the limit .*h_vmem"):
+        Trainer(run, None, tmp_path / "refused").run()
+    text = "\n".join(dry_run(run, 1, tmp_path / "refused"))
+    assert "are free: fits" in text and "addresses: do not fit: tables of a rank map" in text
+    assert "time: not known, as the run does not fit" in text
+    Trainer(config_of(log, "training.steps=1"), None, tmp_path / "small").run()
 
 
 def planned(settings, comm, out):

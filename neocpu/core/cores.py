@@ -10,6 +10,7 @@ Containers, schedulers and services limit time and memory by Linux's control gro
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import sys
@@ -18,7 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 __all__ = [
+    "ADDRESS_LIMIT",
     "KILLING",
+    "addresses_left",
     "available",
     "boot_id",
     "core_quota",
@@ -46,6 +49,7 @@ NO_LIMIT = float("inf")
 # makes processes wait until they hardly move
 KILLING = ("memory.max", "memory.limit_in_bytes")
 LIMITS = (*KILLING, "memory.high")
+ADDRESS_LIMIT = "`ulimit -v`, Grid Engine's h_vmem"  # where addresses are limited
 # a limit of version 1 above this is none
 MOST_BYTES = 1 << 60
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -85,6 +89,15 @@ def memory_left() -> float:
     # the page cache counts as used, but gives way when memory is asked for
     left = (max(limit - used + _reclaimable(group), 0) for limit, used, group in _memory_limits())
     return min(left, default=NO_LIMIT)
+
+
+def addresses_left() -> float:
+    """Bytes that this process may still map, touched or not; infinity where nobody limits it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return NO_LIMIT
+    pages = _read(Path("/proc/self/statm")).split()[:1]
+    return max(limit - resource.getpagesize() * sum(map(int, pages)), 0)
 
 
 def host_memory() -> int:

@@ -8,6 +8,7 @@ all ranks by rank 0. `StopSignal` turns SIGTERM and Ctrl-C into a flag that trai
 """
 
 import hashlib
+import math
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
+from neocpu.core.cores import ADDRESS_LIMIT, addresses_left
 from neocpu.core.errors import REMEDIES, EnvironmentProblem, NeocpuError, Stopped
 
 PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
@@ -116,6 +118,8 @@ def _unreached(error: BaseException) -> str:
 
 def _what_lacks(error: BaseException) -> str:
     """What the machine lacks, and what helps, where that is what an error of the system says."""
+    if isinstance(error, MemoryError) and addresses_left() < math.inf:
+        return f"no more memory can be mapped; raise the limit on addresses ({ADDRESS_LIMIT})"
     if not isinstance(error, OSError) or error.errno not in REMEDIES:
         return ""
     file = f"{error.filename}: " if error.filename else ""

@@ -9,10 +9,12 @@ import os
 import threading
 from collections.abc import Mapping
 
+from neocpu.core.cores import ADDRESS_LIMIT, addresses_left
 from neocpu.core.errors import EnvironmentProblem
 from neocpu.core.forks import KERNELS, check_fork
 
 LAYERS = ("default", "threadsafe", "forksafe", "safe", "tbb", "omp", "workqueue")
+ADDRESSES = 320 << 20  # bytes that Numba and kernels map at least
 
 
 def check_variables(variables: Mapping[str, str] = os.environ) -> None:
@@ -47,6 +49,19 @@ def check_threads(count: int) -> None:
             f"training.threads or NUMBA_NUM_THREADS asks for {count} threads, but this process can "
             f"start only {most} (`ulimit -u`, `ulimit -v`, or the pids limit of the container); "
             "ask for fewer, or raise the limit"
+        )
+
+
+def check_addresses() -> None:
+    """Raise EnvironmentProblem where this process may not map what Numba takes, which would say
+    that its library is missing.
+    """
+    left = addresses_left()
+    if left < ADDRESSES:
+        raise EnvironmentProblem(
+            f"this process may map {left / 2**20:.0f} MiB more, and kernels take some "
+            f"{ADDRESSES >> 20} MiB, or 1 GiB where they are compiled; raise the limit on "
+            f"addresses ({ADDRESS_LIMIT})"
         )
 
 

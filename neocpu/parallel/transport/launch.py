@@ -26,7 +26,11 @@ from neocpu.parallel.transport.abort import (
     let_finish,
 )
 from neocpu.parallel.transport.comm import Comm, SingleComm
-from neocpu.parallel.transport.environment import check_threads, check_variables
+from neocpu.parallel.transport.environment import (
+    check_addresses,
+    check_threads,
+    check_variables,
+)
 
 if TYPE_CHECKING:
     from neocpu.parallel.transport.hosts import HostRanks
@@ -303,6 +307,7 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
         from neocpu.kernels.compile.threads import use_threads
 
         return use_threads(threads)
+    check_addresses()
     check_threads(threads)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)
     if own_cores(comm.rank, my_cores, other_cores, threads) and not PLACED & os.environ.keys():

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
+from neocpu.core.cores import ADDRESS_LIMIT
 from neocpu.core.errors import TrainingError
 from neocpu.core.types import Bytes, Elements
 
@@ -65,8 +66,8 @@ class Arena:
             self._map = mmap.mmap(-1, max(size, 1) + LINE, flags=flags)
         except OSError as error:
             raise TrainingError(
-                f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or "
-                "smaller tables"
+                f"cannot map {size} bytes for tables ({error.strerror}); use more hosts, smaller "
+                f"tables, or a higher limit on addresses ({ADDRESS_LIMIT})"
             ) from error
         # small arenas would only waste the rest of their last huge page
         if huge and size >= 4 * HUGE and hasattr(mmap, "MADV_HUGEPAGE"):

@@ -28,6 +28,7 @@ from neocpu.train.before.machine_plans import question_of
 from neocpu.train.before.plans import memory_plan, plan_for_data, table_lines
 from neocpu.train.before.room import (
     PlannedRun,
+    beyond_addresses,
     beyond_home,
     checkpoint_room,
     needs_once,
@@ -216,7 +217,8 @@ def _memory_lines(run: PlannedRun, plan: Plan, assumed: str) -> tuple[bool, list
     once = needs_once(run)
     total = sum(per_rank) + once
     free = preflight.available_memory()
-    verdict = "fits" if total <= free else "does not fit"
+    fits = total <= free
+    verdict = "fits" if fits else "does not fit"
     line = (
         f"memory: up to {preflight.human(max(per_rank))} of the fullest rank, "
         f"{preflight.human(total)} on this host, of which {preflight.human(free)} are free: "
@@ -224,7 +226,10 @@ def _memory_lines(run: PlannedRun, plan: Plan, assumed: str) -> tuple[bool, list
     )
     fullest = needs[per_rank.index(max(per_rank))]
     largest = ", ".join(f"{need.table} {preflight.human(need.bytes)}" for need in fullest.small[:3])
-    return total <= free, [line, f"  largest tables of that rank: {largest or 'none'}"]
+    lines = [line, f"  largest tables of that rank: {largest or 'none'}"]
+    if problem := beyond_addresses(max(rank.mapped for rank in needs)):
+        return False, [*lines, f"addresses: do not fit: {problem}"]
+    return fits, lines
 
 
 def _disk_lines(run: PlannedRun) -> Iterator[str]:

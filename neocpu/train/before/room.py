@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from neocpu.core.cores import private_bytes
+from neocpu.core.cores import ADDRESS_LIMIT, addresses_left, private_bytes
 from neocpu.core.errors import StorageError, TrainingError
 from neocpu.core.types import Tell
 from neocpu.kernels.compile.cache import cannot_write
@@ -65,12 +65,14 @@ class PlannedRun:
 
 class RankNeeds(NamedTuple):
     """What a rank needs: bytes of its tables on huge pages and on small ones, largest first, and
-    besides tables; of all that, what is in a file that outlives it (0: nothing is).
+    besides tables; what tables map, touched or not; of all that, what is in a file that outlives it
+    (0: nothing is).
     """
 
     huge: list[preflight.Need]
     small: list[preflight.Need]
     working: int
+    mapped: int
     lasting: int = 0
 
 
@@ -116,10 +118,12 @@ def _check_memory(run: PlannedRun, rank: int, host_ranks: int) -> tuple[bool, st
     try:
         tables = needs.huge if huge else needs.small
         preflight.check_memory(tables, host_ranks, needs.working, available, once)
-    except TrainingError as problem:
+        if problem := beyond_addresses(needs.mapped):
+            raise TrainingError(problem)
+    except TrainingError as error:
         if run.config.memory.check:
             raise
-        return huge, f"warning: {problem}"
+        return huge, f"warning: {error}"
     return huge, ""
 
 
@@ -128,22 +132,28 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
     pooling = run.splits.pooling_factors()
     # every lookup another row, at worst: memory is mapped as rows are touched
     lookups = {name: int(run.samples * factor) + 1 for name, factor in pooling.items()}
+    every_row = {table.name: table.rows for table in run.plan.tables}
     parity = run.config.checkpoint.parity
     if parity:  # in files, whose pages are all there from the start, and are small
-        lookups = {table.name: table.rows for table in run.plan.tables}
+        lookups = every_row
     rooms = run.memory.rooms(run.plan.tables, run.plan.local(rank), run.state_floats)
-    huge_needs, small_needs = (
+    huge_needs, small_needs, whole = (
         preflight.table_needs(
             run.plan,
             rank,
             run.state_floats,
-            lookups,
+            rows,
             slots=[room.slots for room in rooms],
             page=page,
             beside=[room.narrow for room in rooms],
         )
-        for page in (preflight.PAGE if parity else HUGE, preflight.PAGE)
+        for rows, page in (
+            (lookups, preflight.PAGE if parity else HUGE),
+            (lookups, preflight.PAGE),
+            (every_row, 1),
+        )
     )
+    mapped = sum(need.bytes for need in whole)
     working = preflight.working_memory(run.config, run.plan)
     working += preflight.buffer_memory(run.config, run.plan, rank, pooling)
     working += preflight.row_memory(run.config, run.plan, pooling)
@@ -155,10 +165,22 @@ def rank_needs(run: PlannedRun, rank: int) -> RankNeeds:
     if cannot_write() and not is_ready(run.config, run.plan, run.memory.placements):
         working += preflight.COMPILER  # each rank compiles for itself
     if not parity:
-        return RankNeeds(huge_needs, small_needs, working)
+        return RankNeeds(huge_needs, small_needs, working, mapped)
     rows = sum(need.bytes for need in small_needs)
     beside = _beside_rows(run, rank, pooling)
-    return RankNeeds(huge_needs, small_needs, working + beside, rows + beside)
+    return RankNeeds(huge_needs, small_needs, working + beside, mapped, rows + beside)
+
+
+def beyond_addresses(mapped: int) -> str:
+    """Why a process may not map so many bytes for its tables; "" where it may."""
+    left = addresses_left()
+    if mapped <= left:
+        return ""
+    return (
+        f"tables of a rank map {preflight.human(mapped)}, touched or not, and a process may map "
+        f"{preflight.human(left)} more; raise the limit on addresses ({ADDRESS_LIMIT}), or use "
+        "more ranks or fewer tables.NAME.rows"
+    )
 
 
 def _beside_rows(run: PlannedRun, rank: int, pooling: Mapping[str, float]) -> int:
