@@ -141,6 +141,23 @@ def test_python_gives_a_prediction_for_every_row(
             strict.predict(data)
 
 
+def test_files_without_rows_have_no_scores(run: Path, expected: np.ndarray, tmp_path: Path) -> None:
+    log = write(tmp_path / "log.csv", lines())
+    text, table = tmp_path / "none.csv", tmp_path / "none.parquet"
+    text.write_text("price,shop,user\n")
+    pl.read_csv(log).head(0).write_parquet(table)
+    model = neocpu.load(run)
+    for none in (text, table, pl.read_parquet(table)):
+        assert model.predict(none).size == 0
+    np.testing.assert_array_equal(model.predict([text, log, table]), expected)
+    done = invoke("predict", run, table, text, "--out", tmp_path / "s.csv", "--with", "user")
+    assert "0 predictions" in done.stdout
+    assert pl.read_csv(tmp_path / "s.csv").columns == ["row", "user", "prediction", "reason"]
+    text.write_text("")
+    with pytest.raises(DataError, match=r"none\.csv: has no rows"):
+        model.predict(text)
+
+
 @pytest.mark.parametrize("rows", [ROWS, 1])
 def test_on_any_number_of_ranks(run: Path, expected: np.ndarray, tmp_path: Path, rows: int) -> None:
     faulty = {0: "x,shop 1,1,user 1"}
@@ -183,9 +200,6 @@ def test_a_log_without_labels_in_its_place(run: Path, expected: np.ndarray, tmp_
     ):
         log.write_text("\n".join(rows) + "\n")
         np.testing.assert_array_equal(load(overrides=headless).predict(log), expected)
-    log.write_text("price,shop,user\n")
-    with pytest.raises(DataError, match="has no rows"):
-        load().predict(log)
     unfitted = ['data.schema.dense=[{columns=["price"],kind="float",transform="standard"}]']
     with pytest.raises(ConfigError, match="takes numbers from the train data"):
         load(overrides=unfitted).predict(log)

@@ -83,7 +83,9 @@ def _read(path: Path, schema: Schema, choose: Choose) -> pl.DataFrame:
         keys = _keys(path, file.types)
         names = choose([*file.types, *keys])
         own = {name: name for name in _own(names, file.types)}
-        frame = pl.concat(rows.frame for rows in file.batches(own))
+        # also of a file without rows
+        empty = pl.DataFrame(schema={name: file.types[name] for name in own})
+        frame = pl.concat([empty, *(rows.frame for rows in file.batches(own))])
         return frame.with_columns(**keys).select(names)
     except POLARS_ERRORS as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error

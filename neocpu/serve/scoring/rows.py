@@ -75,7 +75,9 @@ def file_rows(
 
     unlabelled : as of `schema_without_labels`.
 
-    Raises DataError for a file that cannot be read or has no rows, and for a faulty row unless the
+    A file that says which columns it has may have no rows, as a table in memory may.
+
+    Raises DataError for a file that cannot be read or has neither, and for a faulty row unless the
     model's config has data.on_error = "skip".
     """
     for path in all_files(paths):
@@ -89,8 +91,6 @@ def _converted(path: Path, values: ValueMap) -> Iterator[ScoredBlock]:
     """The samples of a converted file; faulty lines were left out when it was made."""
     dataset = Dataset(path)
     values.check_schema(dataset)
-    if not dataset.rows:
-        raise DataError(f"{path}: has no rows")
     for first in range(0, dataset.rows, BLOCK):
         last = min(first + BLOCK, dataset.rows)
         yield ScoredBlock(dataset.part(first, last), last - first, {})
@@ -110,7 +110,7 @@ def _raw(path: Path, values: ValueMap, unlabelled: bool) -> Iterator[ScoredBlock
             }
             yield _block(parsed, schema, faults, values)
             line += parsed.lines
-    if line == source.lines_before:
+    if line == source.lines_before and not source.says_columns:
         raise DataError(f"{path}: has no rows")
 
 
