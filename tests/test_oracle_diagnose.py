@@ -258,6 +258,16 @@ def test_two_mistakes_at_once_are_named(monkeypatch: pytest.MonkeyPatch) -> None
         assert len(report.failures[0].diagnoses[0].names) == named
 
 
+def test_half_of_the_signs_may_be_wrong() -> None:
+    codes = np.zeros((4, 16), np.uint8)
+    codes[:, :8] = np.arange(1, 33).reshape(4, 8)
+    codes[:, 8:12] = np.frombuffer(F32(1).tobytes(), np.uint8)  # scale; the bias is 0
+    right = oracle.run("dequantize", {"codes": codes}, {"columns": 8}, "reference")["out"]
+    answer = right * np.tile([F32(1), F32(-1)], 4)
+    report = oracle.check("dequantize", {"codes": codes}, answer, {"columns": 8})
+    assert not report and "odd columns" in str(report)
+
+
 def test_an_answer_that_nothing_explains_says_so() -> None:
     inputs, options = problem("sum", "")
     noise = np.random.default_rng(0).standard_normal((7, D)).astype(F32) * F32(100)

@@ -6,6 +6,7 @@ looks at all failed cases at once: errors that are rounding show in all of them,
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -103,6 +104,9 @@ def _simple_factor(quotient: float) -> float | None:
 
     Exactly so for any number, nearly so (1e-5) for -1 and numbers up to LARGEST_FACTOR.
     """
+    # a median is 0 where half of the signs are wrong
+    if not sys.float_info.min <= abs(quotient) <= sys.float_info.max:
+        return None
     whole = float(round(quotient)) if abs(quotient) >= 1 else 1 / round(1 / quotient)
     if quotient == whole and quotient != 1:
         return quotient
