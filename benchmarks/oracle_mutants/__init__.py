@@ -46,6 +46,6 @@ cases by name, so the suite may grow; an operator that the kernel does not have 
     trial.py, judge.py, summary.py    one mutant's trial; what a report says about it; the outcome
 
 To add a bug: `bend("its_name", "operators", "true names", method=replacement)` in a module of
-mutants/, with `says="words"` where it has no name. To add an operator: a method `op_NAME` that
-answers a Question.
+mutants/, with `says="words"` where it has no name; `named_mistake` where both names are one. To add
+an operator: a method `op_NAME` that answers a Question.
 """

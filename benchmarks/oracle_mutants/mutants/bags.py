@@ -5,7 +5,7 @@ import numpy as np
 from benchmarks.oracle_mutants.geometry import Batch, Lookups
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import BACKWARD, FORWARD, GEOMETRY, bend
+from benchmarks.oracle_mutants.registry import BACKWARD, FORWARD, GEOMETRY, bend, named_mistake
 
 
 def bag_lengths(part: Lookups) -> Array:
@@ -205,15 +205,8 @@ def row_before(row: Array, rows: int) -> Array:
     return np.concatenate([row[:1], row[:-1]])
 
 
-bend(
-    "pruned_reads_last_row",
-    GEOMETRY,
-    "pruned_reads_last_row",
-    row_numbers=pruned_to(lambda row, rows: rows - 1),
-)
-bend(
-    "pruned_reads_row_0", GEOMETRY, "pruned_reads_row_0", row_numbers=pruned_to(lambda row, rows: 0)
-)
+named_mistake("pruned_reads_last_row", GEOMETRY, row_numbers=pruned_to(lambda row, rows: rows - 1))
+named_mistake("pruned_reads_row_0", GEOMETRY, row_numbers=pruned_to(lambda row, rows: 0))
 bend("pruned_reads_row_before", GEOMETRY, row_numbers=pruned_to(row_before))
 
 
@@ -264,10 +257,9 @@ bend("row_0_is_padding", GEOMETRY, inside=lambda k, row, rows: (row > 0) & (row 
 
 # Tables and memory.
 
-bend(
+named_mistake(
     "feature_is_table",
     GEOMETRY,
-    "feature_is_table",
     tables_of_features=lambda k, tables, rows: np.arange(len(tables)) % len(rows),
 )
 bend(

@@ -3,20 +3,18 @@
 import numpy as np
 
 from benchmarks.oracle_mutants.kernel import Kernel
-from benchmarks.oracle_mutants.registry import bend
+from benchmarks.oracle_mutants.registry import bend, named_mistake
 
 BUCKETS = "block_bucketize bucketize_uneven"
 
-bend(
+named_mistake(
     "bucket_by_modulo",
     "block_bucketize",
-    "bucket_by_modulo",
     block_destination=lambda k, row, block, ranks: (row % ranks, row // ranks),
 )
-bend(
+named_mistake(
     "bucket_keeps_row",
     "block_bucketize",
-    "bucket_keeps_row",
     block_destination=lambda k, row, block, ranks: (
         Kernel.block_destination(k, row, block, ranks)[0],
         row,

@@ -5,7 +5,7 @@ import numpy as np
 from benchmarks.oracle_mutants.geometry import Batch
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import FORWARD, GEOMETRY, bend
+from benchmarks.oracle_mutants.registry import FORWARD, GEOMETRY, bend, named_mistake
 
 # Columns.
 
@@ -47,10 +47,9 @@ def pairs_swapped(out: Array) -> Array:
 columns(pairs_swapped, name="pairs_of_columns_swapped")
 columns(lambda out: out[::-1], operators=FORWARD, name="samples_backwards")
 columns(lambda out: -out, operators=FORWARD, name="lookup_sign_flipped")
-bend(
+named_mistake(
     "columns_in_table_order",
     "lookup weight_gradient backward unique_gradient trajectory",
-    "columns_in_table_order",
     column_starts=lambda k, batch: starts_by_table(batch),
 )
 

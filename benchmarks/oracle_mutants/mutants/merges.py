@@ -8,7 +8,7 @@ from benchmarks.oracle_mutants.gradients import Merged
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.mutants.numbers import bf16, flushed, fp16, narrow_sums
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import BACKWARD, MERGES, bend
+from benchmarks.oracle_mutants.registry import BACKWARD, MERGES, bend, named_mistake
 
 # Terms.
 
@@ -34,11 +34,8 @@ bend(
         None if batch.weights is None else batch.weights[part.place]
     ),
 )
-bend(
-    "gradient_of_next_sample",
-    BACKWARD,
-    "gradient_of_next_sample",
-    gradient_rows=lambda k, grad: np.roll(grad, -1, axis=0),
+named_mistake(
+    "gradient_of_next_sample", BACKWARD, gradient_rows=lambda k, grad: np.roll(grad, -1, axis=0)
 )
 bend("gradient_of_sample_0", BACKWARD, gradient_rows=lambda k, grad: grad[:1].repeat(len(grad), 0))
 bend(
@@ -95,7 +92,7 @@ bend(
 
 # Clipping.
 
-bend("clip_ignored", MERGES, "clip_ignored", clipped=lambda k, gradient, limit: gradient)
+named_mistake("clip_ignored", MERGES, clipped=lambda k, gradient, limit: gradient)
 bend(
     "clip_from_above_only",
     MERGES,
@@ -123,12 +120,8 @@ def clipped_late(k: Kernel, merged: Merged, batch: Batch) -> Merged:
 
 
 bend("clip_by_norm", MERGES, clipped=clipped_by_norm)
-bend(
-    "clip_after_merge",
-    MERGES,
-    "clip_after_merge",
-    clipped=lambda k, gradient, limit: gradient,
-    leaving=clipped_late,
+named_mistake(
+    "clip_after_merge", MERGES, clipped=lambda k, gradient, limit: gradient, leaving=clipped_late
 )
 
 # Duplicates.
@@ -166,17 +159,11 @@ def lost(share: float, least: int):
     return kept
 
 
-bend(
-    "last_duplicate_wins",
-    MERGES,
-    "last_duplicate_wins",
-    add_gradients=only(lambda place, count, k: place == count - 1),
+named_mistake(
+    "last_duplicate_wins", MERGES, add_gradients=only(lambda place, count, k: place == count - 1)
 )
-bend(
-    "first_duplicate_wins",
-    MERGES,
-    "first_duplicate_wins",
-    add_gradients=only(lambda place, count, k: place == 0),
+named_mistake(
+    "first_duplicate_wins", MERGES, add_gradients=only(lambda place, count, k: place == 0)
 )
 bend(
     "last_duplicate_lost",
@@ -279,21 +266,11 @@ def unsorted_neighbours(k: Kernel, gradient: Array, inverse: Array, size: int) -
 
 
 bend("segments_overwritten_at_block_edges", MERGES, add_gradients=blocks_stored)
-bend("duplicates_averaged", MERGES, "duplicates_averaged", add_gradients=averaged)
+named_mistake("duplicates_averaged", MERGES, add_gradients=averaged)
 bend("duplicates_over_root_of_count", MERGES, add_gradients=root_averaged)
 bend("neighbours_merged_only", MERGES, "last_run_wins", add_gradients=unsorted_neighbours)
-bend(
-    "merged_in_fp16",
-    MERGES,
-    "merged_in_fp16",
-    add_gradients=narrow_sums(fp16),
-)
-bend(
-    "merged_in_bf16",
-    MERGES,
-    "merged_in_bf16",
-    add_gradients=narrow_sums(bf16),
-)
+named_mistake("merged_in_fp16", MERGES, add_gradients=narrow_sums(fp16))
+named_mistake("merged_in_bf16", MERGES, add_gradients=narrow_sums(bf16))
 bend(
     "first_gradient_twice",
     MERGES,

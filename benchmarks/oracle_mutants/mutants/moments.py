@@ -6,7 +6,7 @@ from benchmarks.oracle_mutants.formats import F32
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.mutants.numbers import flushed, fp16
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import STEPS, bend
+from benchmarks.oracle_mutants.registry import STEPS, bend, named_mistake
 from benchmarks.oracle_mutants.terms import Update
 
 # Adam and LAMB.
@@ -26,10 +26,9 @@ bend(
 )
 bend("moments_forget", STEPS, moment=moment(lambda k, b, o, n: (1 - b) * n))
 bend("moments_fp16", STEPS, moment=moment(lambda k, b, o, n: fp16(b * o + (1 - b) * n)))
-bend(
+named_mistake(
     "betas_swapped",
     STEPS,
-    "betas_swapped",
     moment=lambda k, u, name, old, new: Kernel.moment(
         k, u, {"beta1": "beta2", "beta2": "beta1"}[name], old, new
     ),
@@ -48,11 +47,8 @@ def corrections(change):
     return lambda k, u: change(*Kernel.corrections(k, u), u)
 
 
-bend(
-    "bias_correction_missing",
-    STEPS,
-    "bias_correction_missing",
-    corrections=corrections(lambda c1, c2, u: (F32(1), F32(1))),
+named_mistake(
+    "bias_correction_missing", STEPS, corrections=corrections(lambda c1, c2, u: (F32(1), F32(1)))
 )
 bend(
     "first_bias_correction_missing",
@@ -179,10 +175,9 @@ bend(
     STEPS,
     decay_share=lambda k, u, n: np.ones_like(n),
 )
-bend(
+named_mistake(
     "counter_decay_grows",
     STEPS,
-    "counter_decay_grows",
     decay_share=lambda k, u, n: k.over(F32(u.options["counter_halflife"]), n),
 )
 bend(
@@ -268,7 +263,7 @@ bend(
     "weight_decay_ignored",
     rule_rowwise_adagrad_with_cowclip=cowclip_undecayed,
 )
-bend("shrinkage_ignored", STEPS, "shrinkage_ignored", shrinkage=lambda k, u, age: np.ones_like(age))
+named_mistake("shrinkage_ignored", STEPS, shrinkage=lambda k, u, age: np.ones_like(age))
 bend(
     "least_shrinkage_ignored",
     STEPS,

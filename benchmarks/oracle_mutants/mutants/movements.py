@@ -7,7 +7,7 @@ from benchmarks.oracle_mutants.formats import F32
 from benchmarks.oracle_mutants.geometry import Batch
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import bend
+from benchmarks.oracle_mutants.registry import bend, named_mistake
 
 # Permuted and selected embeddings.
 
@@ -45,10 +45,9 @@ bend(
     ),
 )
 bend("pooled_permuted_backwards", PERMUTED, pooled_order=lambda k, permute: permute[::-1])
-bend(
+named_mistake(
     "regroup_reads_output_columns",
     REGROUPED,
-    "regroup_reads_output_columns",
     read_column=lambda k, column, out_column: int(out_column),
 )
 bend("regroup_reads_first_columns", REGROUPED, read_column=lambda k, column, out_column: 0)
@@ -101,13 +100,12 @@ bend(
     "first_lookup_dropped",
     reached=lambda k, p, n: Kernel.reached(k, p, n) & (p.place > 0),
 )
-bend("matrix_transposed", "jagged_dense_bmm", "matrix_transposed", matrices=transposed)
+named_mistake("matrix_transposed", "jagged_dense_bmm", matrices=transposed)
 bend("matrix_of_first_bag", "jagged_dense_bmm", matrices=lambda k, m: m[:1].repeat(len(m), 0))
 bend("matrix_of_next_bag", "jagged_dense_bmm", matrices=lambda k, m: np.roll(m, -1, axis=0))
-bend(
+named_mistake(
     "heads_bag_minor",
     "dense_vec_jagged_mul",
-    "heads_bag_minor",
     vector_rows=lambda k, bag, head, heads, bags: head * bags + bag,
 )
 bend(
@@ -132,10 +130,9 @@ bend(
     "beyond_dense_swapped",
     beyond_product=lambda k, values: values,
 )
-bend(
+named_mistake(
     "softmax_over_batch",
     "jagged_softmax",
-    "softmax_over_batch",
     shifted=lambda k, values, part, bags: (values - values.max(axis=0)).astype(F32),
     softmax_group=lambda k, part: np.zeros_like(part.sample),
 )
@@ -147,10 +144,9 @@ bend(
     "jagged_softmax",
     softmax_group=lambda k, part: part.sample // 2,
 )
-bend(
+named_mistake(
     "softmax_gradient_without_sum",
     "jagged_softmax_backward",
-    "softmax_gradient_without_sum",
     softmax_gradient=lambda k, y, g, sums: (y * g).astype(F32),
 )
 bend(
@@ -200,16 +196,16 @@ def pruned_counts(k: Kernel, flat: Array, batch: Batch, feature: int) -> tuple[A
     return rows, [np.flatnonzero(part.sample == bag) for bag in range(size)]
 
 
-bend("max_from_zero", "lookup_max", "max_from_zero", largest=signed_from_zero)
+named_mistake("max_from_zero", "lookup_max", largest=signed_from_zero)
 bend("max_by_magnitude", "lookup_max", largest=lambda k, rows: np.abs(rows).max(axis=0))
 bend("max_skips_every_nan", "lookup_max", largest=lambda k, rows: np.fmax.reduce(rows, axis=0))
 bend("max_of_first_32", "lookup_max", largest=lambda k, rows: rows[:32].max(axis=0))
 bend("max_is_min", "lookup_max", largest=lambda k, rows: rows.min(axis=0))
-bend("max_empty_is_lowest", "lookup_max", "max_empty_is_lowest", of_empty_bag=lambda k: -np.inf)
+named_mistake("max_empty_is_lowest", "lookup_max", of_empty_bag=lambda k: -np.inf)
 bend("max_empty_is_nan", "lookup_max", of_empty_bag=lambda k: np.nan)
 bend("max_counts_pruned", "lookup_max", bag_rows=pruned_counts)
-bend("max_gradient_to_ties", "lookup_max_backward", "max_gradient_to_ties", winners=every_tie)
-bend("max_takes_last", "lookup_max_backward", "max_takes_last", winners=last_tie)
+named_mistake("max_gradient_to_ties", "lookup_max_backward", winners=every_tie)
+named_mistake("max_takes_last", "lookup_max_backward", winners=last_tie)
 bend("max_by_first_column", "lookup_max_backward", winners=by_first_column)
 bend(
     "max_last_lookup_lost",
@@ -228,11 +224,10 @@ def tensor_largest(k: Kernel, x: Array) -> Array:
     return np.full(len(x), np.abs(x).max(initial=0), F32)
 
 
-bend("fp8_scale_of_tensor", FP8, "fp8_scale_of_tensor", fp8_largest=tensor_largest)
-bend(
+named_mistake("fp8_scale_of_tensor", FP8, fp8_largest=tensor_largest)
+named_mistake(
     "fp8_largest_signed",
     FP8,
-    "fp8_largest_signed",
     fp8_largest=lambda k, x: np.maximum(x.max(axis=1, initial=0), F32(1e-20)).astype(F32),
 )
 bend("fp8_rows_truncated", FP8, "truncated", nearest=lambda k, units: np.floor(units))

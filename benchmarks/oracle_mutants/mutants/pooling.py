@@ -7,7 +7,7 @@ from benchmarks.oracle_mutants.geometry import Batch, Lookups
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.mutants.numbers import bf16, flushed, fp16, narrow_sums, tf32
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import FORWARD, GEOMETRY, bend
+from benchmarks.oracle_mutants.registry import FORWARD, GEOMETRY, bend, named_mistake
 
 # MEAN.
 
@@ -17,14 +17,9 @@ def divisor(change):
     return lambda k, lengths, batch, feature, part: change(lengths)
 
 
-bend("mean_not_divided", GEOMETRY, "mean_not_divided", over_length=lambda k, x, lengths: x)
+named_mistake("mean_not_divided", GEOMETRY, over_length=lambda k, x, lengths: x)
 bend("forward_mean_not_divided", FORWARD, "mean_not_divided", mean=lambda k, sums, *geometry: sums)
-bend(
-    "mean_divided_twice",
-    GEOMETRY,
-    "mean_divided_twice",
-    divisor=divisor(lambda lengths: lengths**2),
-)
+named_mistake("mean_divided_twice", GEOMETRY, divisor=divisor(lambda lengths: lengths**2))
 bend("mean_over_one_more", GEOMETRY, divisor=divisor(lambda lengths: lengths + 1))
 bend("mean_over_one_less", GEOMETRY, divisor=divisor(lambda lengths: np.maximum(lengths - 1, 1)))
 bend(
@@ -105,11 +100,8 @@ bend(
     FORWARD,
     divisor=weights_sum(lambda bag, w, size: np.bincount(bag, np.abs(w), size)),
 )
-bend(
-    "weighted_mean_not_divided",
-    FORWARD,
-    "weighted_mean_not_divided",
-    divisor=weights_sum(lambda bag, w, size: np.ones(size)),
+named_mistake(
+    "weighted_mean_not_divided", FORWARD, divisor=weights_sum(lambda bag, w, size: np.ones(size))
 )
 
 # Sums.

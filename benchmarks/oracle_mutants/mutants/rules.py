@@ -6,24 +6,16 @@ from benchmarks.oracle_mutants.formats import F32
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.mutants.numbers import bf16, fp16
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import STEPS, bend
+from benchmarks.oracle_mutants.registry import STEPS, bend, named_mistake
 from benchmarks.oracle_mutants.terms import Update
 
 # Roots and eps.
 
-bend(
-    "eps_inside_root",
-    STEPS,
-    "eps_inside_root",
-    root=lambda k, u, x: k.sqrt((x + u.eps).astype(F32)),
+named_mistake("eps_inside_root", STEPS, root=lambda k, u, x: k.sqrt((x + u.eps).astype(F32)))
+named_mistake(
+    "eps_squared_inside_root", STEPS, root=lambda k, u, x: k.sqrt((x + u.eps * u.eps).astype(F32))
 )
-bend(
-    "eps_squared_inside_root",
-    STEPS,
-    "eps_squared_inside_root",
-    root=lambda k, u, x: k.sqrt((x + u.eps * u.eps).astype(F32)),
-)
-bend("eps_missing", STEPS, "eps_missing", root=lambda k, u, x: k.sqrt(x))
+named_mistake("eps_missing", STEPS, root=lambda k, u, x: k.sqrt(x))
 bend("eps_times_10", STEPS, root=lambda k, u, x: k.sqrt(x) + u.eps * 10)
 bend(
     "eps_1e10",
@@ -37,7 +29,7 @@ bend(
     "eps_as_floor",
     root=lambda k, u, x: np.maximum(k.sqrt(x), u.eps),
 )
-bend("root_missing", STEPS, "root_missing", root=lambda k, u, x: (x + u.eps).astype(F32))
+named_mistake("root_missing", STEPS, root=lambda k, u, x: (x + u.eps).astype(F32))
 bend("root_of_root", STEPS, root=lambda k, u, x: k.sqrt(k.sqrt(x)) + u.eps)
 bend(
     "root_of_10_bits",
@@ -69,16 +61,11 @@ def power_of_two(columns: int) -> int:
     return 1 << max(columns - 1, 0).bit_length()
 
 
-bend("squares_before_merge", STEPS, "squares_before_merge", square_of=merged_squares)
+named_mistake("squares_before_merge", STEPS, square_of=merged_squares)
 bend("magnitudes_not_squares", STEPS, square_of=lambda k, u, g: np.abs(g))
 bend("squares_fp16", STEPS, square_of=lambda k, u, g: fp16(g * g))
 bend("squares_of_step", STEPS, square_of=lambda k, u, g: ((u.lr * g) ** 2).astype(F32))
-bend(
-    "square_sum_not_mean",
-    STEPS,
-    "square_sum_not_mean",
-    mean_columns=lambda k, u: F32(1),
-)
+named_mistake("square_sum_not_mean", STEPS, mean_columns=lambda k, u: F32(1))
 bend(
     "mean_over_columns_padded_to_4",
     STEPS,
@@ -179,10 +166,9 @@ bend("rowwise_rate_without_root", STEPS, row_rate=lambda k, u: u.lr + 0 * Kernel
 
 # Momentum and LARS.
 
-bend(
+named_mistake(
     "momentum_dampened",
     STEPS,
-    "momentum_dampened",
     momentum=lambda k, u, m, g: k.madd(
         F32(u.options["momentum"]), m, (F32(1 - u.options["momentum"]) * g).astype(F32)
     ),
@@ -195,17 +181,15 @@ bend(
     STEPS,
     momentum=lambda k, u, m, g: k.madd(F32(u.options["momentum"]), m, -g),
 )
-bend(
+named_mistake(
     "nesterov",
     STEPS,
-    "nesterov",
     momentum_step=lambda k, u, m: (u.lr, k.madd(F32(u.options["momentum"]), m, u.g)),
 )
 bend("momentum_steps_by_gradient", STEPS, momentum_step=lambda k, u, m: (u.lr, u.g))
-bend(
+named_mistake(
     "ratio_unguarded",
     STEPS,
-    "ratio_unguarded",
     lamb_ratio=lambda k, u, weight, direction: weight / direction,
     lars_ratio=lambda k, u, gradient, weight: (
         F32(u.options["eta"]) * weight / (gradient + F32(u.decay if u.mode == "l2" else 0) * weight)
@@ -242,11 +226,8 @@ bend(
 
 # FTRL.
 
-bend(
-    "ftrl_sigma_missing",
-    STEPS,
-    "ftrl_sigma_missing",
-    ftrl_linear=lambda k, u, z, sigma, w: (z + u.g).astype(F32),
+named_mistake(
+    "ftrl_sigma_missing", STEPS, ftrl_linear=lambda k, u, z, sigma, w: (z + u.g).astype(F32)
 )
 bend(
     "ftrl_sigma_added",
@@ -258,16 +239,12 @@ bend(
     STEPS,
     ftrl_linear=lambda k, u, z, sigma, w: (z + u.g - sigma * (w - u.lr * u.g)).astype(F32),
 )
-bend(
-    "ftrl_sign_of_z",
-    STEPS,
-    "ftrl_sign_of_z",
-    ftrl_weight=lambda k, u, z, root: -Kernel.ftrl_weight(k, u, z, root),
+named_mistake(
+    "ftrl_sign_of_z", STEPS, ftrl_weight=lambda k, u, z, root: -Kernel.ftrl_weight(k, u, z, root)
 )
-bend(
+named_mistake(
     "ftrl_threshold_missing",
     STEPS,
-    "ftrl_threshold_missing",
     ftrl_weight=lambda k, u, z, root: ftrl_quotient(k, u, z, root, F32(u.options["lambda1"])),
 )
 bend(
@@ -301,16 +278,12 @@ def ftrl_quotient(k: Kernel, u: Update, z: Array, root: Array, least: np.float32
 
 # Global decay.
 
-bend(
-    "global_decay_not_kept",
-    STEPS,
-    "global_decay_not_kept",
-    missed_decay=lambda k, options, before: np.ones_like(before),
+named_mistake(
+    "global_decay_not_kept", STEPS, missed_decay=lambda k, options, before: np.ones_like(before)
 )
-bend(
+named_mistake(
     "global_decay_counts_this_step",
     STEPS,
-    "global_decay_counts_this_step",
     missed_decay=lambda k, options, before: Kernel.missed_decay(k, options, before - F32(1)),
 )
 bend(
@@ -318,9 +291,6 @@ bend(
     STEPS,
     note_step=lambda k, u: None,
 )
-bend(
-    "global_decay_forward_missing",
-    "trajectory",
-    "global_decay_forward_missing",
-    forward_decay=lambda k, tables, options: None,
+named_mistake(
+    "global_decay_forward_missing", "trajectory", forward_decay=lambda k, tables, options: None
 )

@@ -7,7 +7,7 @@ from benchmarks.oracle_mutants.geometry import Batch
 from benchmarks.oracle_mutants.gradients import Merged
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import STEPS, bend
+from benchmarks.oracle_mutants.registry import STEPS, bend, named_mistake
 from benchmarks.oracle_mutants.terms import Update
 
 # Which rows, and how often.
@@ -44,8 +44,8 @@ def twice(k: Kernel, merged: Merged, grad: Array, batch: Batch, table: int) -> l
     ]
 
 
-bend("duplicates_in_sequence", STEPS, "duplicates_in_sequence", table_steps=one_by_one)
-bend("features_in_sequence", STEPS, "features_in_sequence", table_steps=feature_by_feature)
+named_mistake("duplicates_in_sequence", STEPS, table_steps=one_by_one)
+named_mistake("features_in_sequence", STEPS, table_steps=feature_by_feature)
 bend("lookups_in_two_halves", STEPS, table_steps=twice)
 bend("step_taken_twice", STEPS, table_steps=lambda k, merged, *call: [merged, merged])
 
@@ -120,7 +120,7 @@ def row_0_too(k: Kernel, merged: Merged, batch: Batch, table: int) -> Merged:
     )
 
 
-bend("untouched_rows_step", STEPS, "untouched_rows_step", updated=all_rows)
+named_mistake("untouched_rows_step", STEPS, updated=all_rows)
 bend("row_0_always_steps", STEPS, updated=row_0_too)
 bend(
     "row_after_steps",
@@ -200,9 +200,9 @@ bend(
 
 # Rates and steps.
 
-bend("step_counted_late", STEPS, "step_counted_late", step_number=lambda k, t: t - 1)
-bend("step_counted_early", STEPS, "step_counted_early", step_number=lambda k, t: t + 1)
-bend("step_always_1", STEPS, "step_always_1", step_number=lambda k, t: 1)
+named_mistake("step_counted_late", STEPS, step_number=lambda k, t: t - 1)
+named_mistake("step_counted_early", STEPS, step_number=lambda k, t: t + 1)
+named_mistake("step_always_1", STEPS, step_number=lambda k, t: 1)
 bend("step_counted_twice", STEPS, "", step_number=lambda k, t: 2 * t)
 bend(
     "evaluations_counted",
@@ -212,11 +212,11 @@ bend(
 )
 bend("evaluations_train", "trajectory", trains=lambda k, training: True)
 bend("step_not_counted", "trajectory", "step_always_1", count_step=lambda k, trained, training: 1)
-bend("rate_of_last_step", "trajectory", "rate_of_last_step", rate_number=lambda k, n: max(n - 1, 0))
+named_mistake("rate_of_last_step", "trajectory", rate_number=lambda k, n: max(n - 1, 0))
 bend("rate_of_next_step", "trajectory", rate_number=lambda k, n: min(n + 1, 5))
 bend("rate_of_first_step", "trajectory", rate_number=lambda k, n: 0)
 bend("rate_squared", STEPS, "rate_twice", rate=lambda k, u: F32(u.lr * u.lr))
-bend("rate_missing", STEPS, "rate_missing", rate=lambda k, u: F32(1))
+named_mistake("rate_missing", STEPS, rate=lambda k, u: F32(1))
 bend("rate_fp16", STEPS, "hyper_in_fp16", rate=lambda k, u: F32(np.float16(u.lr * F32(0.999))))
 bend(
     "rate_negative",
@@ -271,12 +271,7 @@ bend("decay_swapped", STEPS, "weight_decay_swapped", step=with_decay(swapped_dec
 bend("decay_doubled", STEPS, "", step=decay_times(2))
 bend("decay_halved", STEPS, "", step=decay_times(0.5))
 bend("decay_grows", STEPS, "decay_sign_flipped counter_decay_grows", step=decay_times(-1))
-bend(
-    "decay_without_rate",
-    STEPS,
-    "decay_without_rate",
-    decay_factor=lambda k, u: F32(1.0 - u.decay),
-)
+named_mistake("decay_without_rate", STEPS, decay_factor=lambda k, u: F32(1.0 - u.decay))
 bend(
     "decay_as_quotient",
     STEPS,
@@ -290,7 +285,7 @@ def decay_last(k: Kernel, u: Update, factor, direction: Array) -> None:
     u.w = k.decayed(u)
 
 
-bend("decay_after_step", STEPS, "decay_after_step", subtract=decay_last)
+named_mistake("decay_after_step", STEPS, subtract=decay_last)
 
 
 def l2_after_state(k: Kernel, u: Update, new: Array) -> Array:

@@ -6,7 +6,7 @@ from benchmarks.oracle_mutants.formats import BITS, F32, RowScaled, SmallFloat, 
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.mutants.numbers import bf16, flushed, fp16
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import FORWARD, STEPS, bend
+from benchmarks.oracle_mutants.registry import FORWARD, STEPS, bend, named_mistake
 from benchmarks.oracle_mutants.terms import Update
 
 ROUNDED = "round backward trajectory lookup"
@@ -14,7 +14,7 @@ CHANCE = "round backward trajectory"
 
 # max_norm.
 
-bend("max_norm_ignored", STEPS, "max_norm_ignored", normalized=lambda k, u, limit: u.w)
+named_mistake("max_norm_ignored", STEPS, normalized=lambda k, u, limit: u.w)
 bend("max_norm_of_all_rows", STEPS, is_longer=lambda k, norm, limit: norm > 0)
 bend("max_norm_of_shorter_rows", STEPS, is_longer=lambda k, norm, limit: norm < limit)
 bend("max_norm_by_element", STEPS, normalized=lambda k, u, limit: np.clip(u.w, -limit, limit))
@@ -272,7 +272,7 @@ def split(change):
     return store_split
 
 
-bend("low_half_ignored", STEPS, "low_half_ignored", low_half=lambda k, low: np.zeros_like(low))
+named_mistake("low_half_ignored", STEPS, low_half=lambda k, low: np.zeros_like(low))
 bend("low_half_not_written", STEPS, "", store_split=split(lambda bits: (bits >> 16, None)))
 bend("low_half_zeroed", STEPS, "", store_split=split(lambda bits: (bits >> 16, bits * 0)))
 bend(
@@ -336,10 +336,9 @@ bend(
 )
 
 SCALED = "lookup dequantize"
-bend(
+named_mistake(
     "scale_and_bias_swapped",
     SCALED,
-    "scale_and_bias_swapped",
     scale_and_bias=lambda k, header, name: (header[:, 1], header[:, 0]),
 )
 bend(
@@ -364,11 +363,8 @@ bend(
     scaled=lambda k, q, scale, bias: ((q - bias) * scale).astype(F32),
 )
 bend("bias_times_scale", SCALED, scaled=lambda k, q, s, b: ((q + b) * s).astype(F32))
-bend(
-    "codes_signed",
-    SCALED,
-    "codes_signed",
-    levels=lambda k, q, name: q.astype(np.int8) if BITS[name] == 8 else q,
+named_mistake(
+    "codes_signed", SCALED, levels=lambda k, q, name: q.astype(np.int8) if BITS[name] == 8 else q
 )
 bend(
     "codes_centred",

@@ -7,7 +7,7 @@ from benchmarks.oracle_mutants.geometry import Batch, Lookups
 from benchmarks.oracle_mutants.kernel import Kernel
 from benchmarks.oracle_mutants.mutants.numbers import bf16, fp16, tf32
 from benchmarks.oracle_mutants.questions import Array
-from benchmarks.oracle_mutants.registry import BACKWARD, FORWARD, GEOMETRY, bend
+from benchmarks.oracle_mutants.registry import BACKWARD, FORWARD, GEOMETRY, bend, named_mistake
 
 # Weights.
 
@@ -31,7 +31,7 @@ def of_first_lookup(w: Array, part: Lookups, batch: Batch) -> Array:
     return w[part.position - part.place]
 
 
-bend("weights_ignored", GEOMETRY, "weights_ignored", lookup_weights=lambda k, *geometry: None)
+named_mistake("weights_ignored", GEOMETRY, lookup_weights=lambda k, *geometry: None)
 bend(
     "weights_by_place_in_bag",
     GEOMETRY,
@@ -81,10 +81,9 @@ bend("products_tf32", FORWARD, weighted=lambda k, x, w: (tf32(x) * tf32(w)[:, No
 
 # The gradient of weights.
 
-bend(
+named_mistake(
     "weight_gradient_times_weight",
     "weight_gradient",
-    "weight_gradient_times_weight",
     dot=lambda k, x, gradient, batch, part: (
         Kernel.dot(k, x, gradient, batch, part) * batch.weights[part.position]
     ),
