@@ -14,10 +14,12 @@ from real_data import real_data
 from neocpu.cli import run
 from neocpu.core.errors import ConfigError, DataError
 from neocpu.ingest import copy_cache
+from neocpu.ingest.dataset import assembly
 from neocpu.ingest.dataset.convert import convert
 from neocpu.ingest.dataset.convert_options import ConvertOptions
 from neocpu.ingest.dataset.copies import CopyFolders, ensure_dataset
 from neocpu.ingest.dataset.dataset import Dataset
+from neocpu.ingest.dataset_layout import BLOCK, crc32_of
 from neocpu.ingest.formats import readers
 from neocpu.ingest.formats.files.kinds import kind_of
 from neocpu.ingest.formats.schema import Schema
@@ -374,6 +376,7 @@ def test_table_of_every_kind(tmp_path):
     ("row", "message"),
     [
         ("x,a,1e39,t,1,1,24010100,0", "line 2, column price: '1e39' is too large for its column"),
+        ("x,a,1,t,1,1,24010100,1e39", "line 2, column .*: '1e39' is too large for its column"),
         ("x,a,nan,t,1,1,24010100,0", "column price: 'nan' is not a number"),
         ("x,a,1," + "t:x,1,1,24010100,0", "column tags: 'x' is not a number"),
         ("x,a,1,t,1,1,24023000,0", "column when: '24023000' is not a time YYMMDDHH"),
@@ -664,3 +667,17 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path, capsys):
         ]
     )
     assert "report of them cannot be written: Is a directory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("rows", "width"), [(3, 1000), (9001, 3), (9001, 1)])
+def test_columns_of_long_lists_are_copied_in_parts_of_blocks(rows, width, tmp_path, monkeypatch):
+    monkeypatch.setattr(assembly, "COPY", 512)
+    part = assembly.PartFile(tmp_path / "part", "<u8")
+    entries = np.arange(rows * width, dtype=np.uint64).reshape(rows, width)
+    part.append(entries)
+    checksums = np.zeros(-(-rows // BLOCK), np.uint32)
+    pieces = list(assembly._pieces(assembly._Column("codes", part, (rows, width)), checksums))
+    np.testing.assert_array_equal(np.concatenate([piece for _, piece in pieces]), entries)
+    assert max(piece.size for _, piece in pieces) <= max(512, width)
+    expected = [crc32_of(entries[first : first + BLOCK]) for first in range(0, rows, BLOCK)]
+    assert checksums.tolist() == expected

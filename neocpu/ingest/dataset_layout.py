@@ -96,9 +96,9 @@ def take_bags(column: BagColumn, samples: Ints) -> BagColumn:
     return BagColumn(column.codes[chosen], lengths, weights)
 
 
-def crc32_of(entries: Elements) -> int:
-    """CRC-32 of the bytes of a contiguous array."""
-    return zlib.crc32(entries.reshape(-1).view(np.uint8).data)
+def crc32_of(entries: Elements, before: int = 0) -> int:
+    """CRC-32 of the bytes of a contiguous array; before : that of those ahead of it."""
+    return zlib.crc32(entries.reshape(-1).view(np.uint8).data, before)
 
 
 def extreme_lines(sources: Sequence[str], sizes: Sequence[Mapping[str, float]]) -> Iterator[str]:

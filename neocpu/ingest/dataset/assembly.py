@@ -151,7 +151,7 @@ class Assembly:
             return
         chunks = (min(BLOCK, shape[0]), *shape[1:])
         self._draft.columns(name, shape, part.dtype.str, {**self._options, "chunks": chunks})
-        checksums = np.empty(blocks, "<u4")
+        checksums = np.zeros(blocks, "<u4")
         for first, rows in _pieces(column, checksums):
             self._draft.put_rows(name, first, rows)
         part.delete()
@@ -173,7 +173,7 @@ class Assembly:
 
     def _copy(self, handle: int, column: _Column, offsets: Mapping[str, int]) -> None:
         """Copy a column from its part file to its place, and then its checksums."""
-        checksums = np.empty(-(-column.shape[0] // BLOCK), "<u4")
+        checksums = np.zeros(-(-column.shape[0] // BLOCK), "<u4")
         width = column.part.dtype.itemsize * int(np.prod(column.shape[1:]))
         for first, rows in _pieces(column, checksums):
             put_bytes(handle, rows.reshape(-1).view(np.uint8), offsets[column.name] + first * width)
@@ -190,13 +190,18 @@ class Assembly:
 def _pieces(
     column: _Column, checksums: NDArray[np.uint32]
 ) -> Iterator[tuple[int, NDArray[np.generic]]]:
-    """(first entry, entries) of a column, whole blocks; fills in the CRC-32 of each block."""
+    """(first entry, entries) of a column; fills in the CRC-32 of each block, all 0 so far.
+
+    Entries are a power of two, as a block's are: whole blocks, or where entries are long, as lists
+    of many codes, a part of one.
+    """
     width = int(np.prod(column.shape[1:]))
+    entries = 1 << max(COPY // width, 1).bit_length() - 1
     first = 0
-    for flat in column.part.blocks(max(1, COPY // BLOCK // width) * BLOCK * width):
+    for flat in column.part.blocks(entries * width):
         rows = flat.reshape(-1, *column.shape[1:])
         for start in range(0, rows.shape[0], BLOCK):
-            block = rows[start : start + BLOCK]
-            checksums[(first + start) // BLOCK] = crc32_of(block)
+            number = (first + start) // BLOCK
+            checksums[number] = crc32_of(rows[start : start + BLOCK], int(checksums[number]))
         yield first, rows
         first += rows.shape[0]

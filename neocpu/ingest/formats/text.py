@@ -230,7 +230,8 @@ class _Block:
             return (values >= label.threshold).astype(np.float32)
         if kind.name == "int":
             self._check(column, (status == 0) & (values != 0) & (values != 1), NOT_A_LABEL)
-        return values.astype(np.float32)
+        with np.errstate(over="ignore"):  # what is too large is a fault already
+            return values.astype(np.float32)
 
     def _codes(self, category: CategoryField, key: tuple[int, FieldKind]) -> BagColumn:
         values, status = self.values[key]
