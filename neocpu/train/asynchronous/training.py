@@ -19,7 +19,7 @@ from neocpu.ingest.loader import Batch
 from neocpu.kernels.compile.threads import threading_layer, use_threads
 from neocpu.parallel.rpc.agent import RpcAgent
 from neocpu.parallel.rpc.failures import PeerLost
-from neocpu.train.asynchronous.answers import LateAnswers
+from neocpu.parallel.rpc.futures import Future
 from neocpu.train.asynchronous.clock import StalenessClock
 from neocpu.train.asynchronous.roles import RankRoles, keys_of_servers
 from neocpu.train.asynchronous.server import ParameterServer
@@ -31,6 +31,38 @@ from neocpu.train.step.world import World, dense_optimizer, model_of
 Listener = Callable[[Batch, Outcome, int], None]
 Stops = Callable[[], bool]
 ENDS = "training ends: "  # before what a rank says that failed
+
+
+class LateAnswers:
+    """The answers of one rank that wait for workers of any, until one can not go on.
+
+    Attribute: agent, set before the first call comes.
+    """
+
+    def __init__(self) -> None:
+        self.agent: RpcAgent | None = None
+        self._lock = threading.Lock()
+        self._waiting: list[Future] = []
+        self._reason = ""
+
+    def later(self) -> Future:
+        """An answer that is not known yet. Raises RpcError once a worker has failed."""
+        assert self.agent is not None
+        with self._lock:
+            if self._reason:
+                raise RpcError(self._reason)
+            future = self.agent.future("other workers")
+            self._waiting = [*(other for other in self._waiting if not other.done()), future]
+        return future
+
+    def abort(self, reason: str) -> None:
+        """A worker has failed: nobody waits for it any more."""
+        with self._lock:
+            self._reason = self._reason or reason
+            waiting = self._waiting
+            self._waiting = []
+        for future in waiting:
+            future.fail(RpcError(reason))
 
 
 class AsynchronousTraining:
