@@ -123,3 +123,12 @@ def no_second_compiler() -> Iterator[None]:
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log of `small_run.py`."""
     return write_log(tmp_path_factory.mktemp("log") / "log.h5")
+
+
+@pytest.fixture(scope="session")
+def mpiexec() -> Path:
+    """What starts ranks; tests that use it are skipped where there is none."""
+    try:
+        return find_mpiexec()
+    except EnvironmentProblem as problem:
+        pytest.skip(str(problem))

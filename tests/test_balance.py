@@ -5,22 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from neocpu.core.errors import EnvironmentProblem
-from neocpu.parallel.transport.launch import find_mpiexec
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import balance_a_plan
 
 MACHINE = Path(__file__).resolve().parent.parent / "data" / "machines" / "dgx-a100.toml"
 
 
+@pytest.mark.usefixtures("mpiexec")
 def test_a_better_plan_is_found_and_changes_no_bit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        find_mpiexec()
-    except EnvironmentProblem as problem:
-        pytest.skip(str(problem))
     before, after = balance_a_plan.compare(tmp_path, steps=2, machine=str(MACHINE))
     # four of 26 tables make most of the work, and one rank of two has them all
     assert before.predicted > 1.1 * after.predicted

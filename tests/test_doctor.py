@@ -58,11 +58,7 @@ def test_every_topic_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code in (0, 1)
 
 
-def test_real_ranks_meet() -> None:
-    try:
-        mpiexec = launch.find_mpiexec()
-    except EnvironmentProblem as problem:
-        pytest.skip(str(problem))
+def test_real_ranks_meet(mpiexec: Path) -> None:
     check = try_mpi(mpiexec)
     assert check.state == "ok", check
     assert "two ranks met" in check.finding

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from neocpu.core.errors import EnvironmentProblem
-from neocpu.parallel.transport.launch import find_mpiexec
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import emulate_128_ranks
 
@@ -15,13 +12,10 @@ import emulate_128_ranks
 RANKS = 16
 
 
+@pytest.mark.usefixtures("mpiexec")
 def test_nodes_of_eight_ranks_reach_the_digest_of_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    try:
-        find_mpiexec()
-    except EnvironmentProblem as problem:
-        pytest.skip(str(problem))
     emulate_128_ranks.main(ranks=RANKS, steps=2, tables=64)
     printed = capsys.readouterr().out
     assert printed.endswith(

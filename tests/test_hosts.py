@@ -20,10 +20,9 @@ import pytest
 from promise import Launch, committed, disagreements, outcomes
 from promise_cases import FAMILIES, MEMORIES, Case, pairwise, product, write_data
 
-from neocpu.core.errors import EnvironmentProblem
 from neocpu.kernels.compile.trust import base_folder
 from neocpu.parallel.transport.hosts import HostRanks
-from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
+from neocpu.parallel.transport.launch import mpiexec_command
 from neocpu.plan.machines import machine_file
 from tests.hosts import Host, Room, room, why_not
 
@@ -35,12 +34,8 @@ DAYS = 16  # twice those of test_promise.py, which compiles the kernels of the s
 
 
 @pytest.fixture(scope="module", autouse=True)
-def possible() -> None:
+def possible(mpiexec: Path) -> None:
     """Skips where no hosts can be made, or there is no mpiexec."""
-    try:
-        find_mpiexec()
-    except EnvironmentProblem as problem:
-        pytest.skip(str(problem))
     if reason := why_not():
         pytest.skip(reason)
 

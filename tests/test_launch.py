@@ -36,13 +36,6 @@ from neocpu.parallel.transport.launch import (
 from neocpu.parallel.transport.stale import PREFIXES, check_launch
 from tests.jobs import ran, started
 
-try:
-    find_mpiexec()
-    HAS_MPI = True
-except EnvironmentProblem:
-    HAS_MPI = False
-needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
-
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
@@ -512,7 +505,7 @@ def job(tmp_path: Path, way: str, ranks: int = 3) -> subprocess.Popen:
     return started(command, env=environment)
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 @pytest.mark.parametrize(
     ("way", "status", "message"),
     [
@@ -539,7 +532,7 @@ def test_a_failing_rank_ends_the_job_with_one_message(
     assert ("Traceback" in words) == (way == "bug")
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 def test_local_ranks_start_whatever_a_scheduler_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -568,7 +561,7 @@ def test_local_ranks_start_whatever_a_scheduler_left(
     assert running.returncode == 0, words
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 def test_a_signal_to_mpiexec_reaches_the_ranks(tmp_path: Path) -> None:
     told = ran([str(find_mpiexec()), "--version"], timeout=60).stdout
     number = signal.SIGUSR1 if "Open MPI" in told or "prte" in told.lower() else signal.SIGTERM

@@ -14,18 +14,14 @@ import pytest
 from jobs import kill, start
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.core.errors import EnvironmentProblem, StorageError
-from neocpu.parallel.transport.launch import find_mpiexec
+from neocpu.core.errors import StorageError
 from neocpu.tables.storage.lasting import LastingFile
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import RANKS
 from tests.hosts import Host, room, why_not
 
-try:
-    find_mpiexec()
-except EnvironmentProblem as problem:
-    pytest.skip(str(problem), allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("mpiexec")
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"

@@ -30,10 +30,8 @@ from promise_cases import (
 from promise_draws import KEPT, VALUES, choices_of
 from promise_main import main
 
-from neocpu.core.errors import EnvironmentProblem
 from neocpu.kernels.compile.threads import use_threads
 from neocpu.parallel.transport.comm import SingleComm
-from neocpu.parallel.transport.launch import find_mpiexec
 from neocpu.tables.kinds import key_records
 from neocpu.tables.specs.optimizers import SparseOptimizer
 from tests.workers import dealt, is_drawn
@@ -58,10 +56,9 @@ def launches() -> list[Launch]:
 
 @pytest.fixture(scope="module")
 def records(
-    launches: list[Launch], tmp_path_factory: pytest.TempPathFactory
+    launches: list[Launch], tmp_path_factory: pytest.TempPathFactory, mpiexec: Path
 ) -> Iterator[list[dict[str, Any]]]:
     """What every case reached."""
-    _needs_mpi()
     folder = tmp_path_factory.mktemp("promise")
     write_data(folder)
     reached = []
@@ -101,8 +98,8 @@ def test_one_digest_without_avx512(tmp_path: Path) -> None:
     assert not disagreements(records, committed())
 
 
+@pytest.mark.usefixtures("mpiexec")
 def test_one_digest_with_plain_kernels(tmp_path: Path) -> None:
-    _needs_mpi()
     (launch,) = [launch for launch in schedule(chosen("pairwise")) if launch.cpu == "plain"]
     write_data(tmp_path)
     records = run(launch, tmp_path, SECONDS)
@@ -128,8 +125,8 @@ def test_pairs_are_covered() -> None:
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=pytest.mark.long(period=44)) for seed in DRAWN]
 )
+@pytest.mark.usefixtures("mpiexec")
 def test_a_drawn_config_has_one_digest(seed: int) -> None:
-    _needs_mpi()
     lines: list[str] = []
     records = run_drawn([seed], 2, lines.append)
     assert not [line for line in lines if line.startswith(("DIFFERS: ", "FAILED: "))]
@@ -137,8 +134,8 @@ def test_a_drawn_config_has_one_digest(seed: int) -> None:
 
 
 @pytest.mark.long(period=44)
+@pytest.mark.usefixtures("mpiexec")
 def test_ways_as_threads_have_that_digest_and_are_run_once(tmp_path: Path) -> None:
-    _needs_mpi()
     lines: list[str] = []
     processes = run_drawn([201], 2, lines.append)
     threads = run_drawn([201], 5, lines.append, folder=tmp_path, threads=True)
@@ -173,10 +170,3 @@ def test_a_wrong_digest_and_wrong_metrics_are_noticed() -> None:
         in disagreements([record, record | {"digest": "wrong"}], expected)[0]
     )
     assert "other metrics" in disagreements([record, record | {"metrics": "b"}], expected)[0]
-
-
-def _needs_mpi() -> None:
-    try:
-        find_mpiexec()
-    except EnvironmentProblem as problem:
-        pytest.skip(str(problem))

@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 from promise_fits import FITS, cases, committed, launch
 
-from neocpu.core.errors import EnvironmentProblem
-from neocpu.parallel.transport.launch import find_mpiexec
 
-
+@pytest.mark.usefixtures("mpiexec")
 def test_one_digest_for_all_ways_of_a_fit(tmp_path: Path) -> None:
-    try:
-        find_mpiexec()
-    except EnvironmentProblem as error:
-        pytest.skip(str(error))
     ranks = (1, 3)
     seen = dict(launch("host", tmp_path / "fits", ranks))
     assert list(seen) == cases(ranks)

@@ -17,17 +17,11 @@ from jobs import kill
 from jobs import start as start_job
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.core.errors import EnvironmentProblem
 from neocpu.parallel.transport.launch import find_mpiexec
 from neocpu.train.checkpoint.reading import CheckpointFile
 from tests.jobs import ran
 
-try:
-    find_mpiexec()
-    HAS_MPI = True
-except EnvironmentProblem:
-    HAS_MPI = False
-pytestmark = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
+pytestmark = pytest.mark.usefixtures("mpiexec")
 
 SECONDS = 240  # a job, kernels to be compiled included
 LONG = ("training.epochs=100000", "training.steps=200000")  # a run that nobody waits for

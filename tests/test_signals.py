@@ -10,21 +10,15 @@ from pathlib import Path
 import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.core.errors import EnvironmentProblem, Stopped
-from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
+from neocpu.core.errors import Stopped
+from neocpu.parallel.transport.launch import mpiexec_command
 from neocpu.train.before import datasets
 from neocpu.train.config import config as configs
 from neocpu.train.run.trainer import Trainer
 from tests.jobs import ran
 
-try:
-    find_mpiexec()
-    HAS_MPI = True
-except EnvironmentProblem:
-    HAS_MPI = False
 
-
-@pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
+@pytest.mark.usefixtures("mpiexec")
 def test_signals_are_held_from_the_first_moment_to_the_last(tmp_path: Path) -> None:
     write_data(tmp_path)
     (tmp_path / "small.toml").write_text(FAMILIES[MAIN].toml(tmp_path))

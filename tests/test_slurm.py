@@ -16,19 +16,13 @@ import pytest
 import soak_slurm
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.core.errors import CheckpointError, EnvironmentProblem
+from neocpu.core.errors import CheckpointError
 from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
 from neocpu.train.checkpoint.reading import CheckpointFile
 from tests import slurm_room
 from tests.jobs import ran, started
 from tests.slurm_room import Slurm
 from tests.workers import today
-
-try:
-    find_mpiexec()
-    HAS_MPI = True
-except EnvironmentProblem:
-    HAS_MPI = False
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "examples" / "slurm"
@@ -100,7 +94,7 @@ def endless(folder: Path) -> Path:
     return config
 
 
-@pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
+@pytest.mark.usefixtures("mpiexec")
 def test_a_job_that_nears_its_limit_goes_back_into_the_queue(tmp_path: Path) -> None:
     """Slurm's early warning, the requeue, and the next life of the job, which goes on."""
     config = endless(tmp_path)

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from spmd import Case, Outcome, discover, run_under_mpi
 
-from neocpu.core.errors import EnvironmentProblem
-from neocpu.parallel.transport.launch import find_mpiexec
 from neocpu.parallel.transport.threads import run_threads
 
 CASES = [(name, ranks) for name, body in discover().items() for ranks in body.ranks]
@@ -47,15 +45,6 @@ def outcomes(
         if getattr(item, "originalname", "") == "test_under_mpi" and item.path == Path(__file__)
     ]
     return run_under_mpi(selected, tmp_path_factory.mktemp("mpi"))
-
-
-@pytest.fixture(scope="session")
-def mpiexec() -> None:
-    """Skips where there is none."""
-    try:
-        find_mpiexec()
-    except EnvironmentProblem as problem:
-        pytest.skip(str(problem))
 
 
 def test_all_rank_counts_are_always_run() -> None:

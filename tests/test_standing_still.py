@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from promise_cases import FAMILIES, MAIN, write_data
 
-from neocpu.core.errors import ConfigError, EnvironmentProblem
+from neocpu.core.errors import ConfigError
 from neocpu.parallel.transport.comm import SingleComm
 from neocpu.parallel.transport.hosts import HostRanks, listed_hosts
-from neocpu.parallel.transport.launch import find_mpiexec, mpiexec_command
+from neocpu.parallel.transport.launch import mpiexec_command
 from neocpu.parallel.transport.timeline import Pulse
 from neocpu.parallel.watch import host_pool, supervisor
 from neocpu.parallel.watch.host_pool import HostPool
@@ -36,12 +36,6 @@ from neocpu.train.run.trainer import Trainer
 from neocpu.train.watch.results import RANKS
 
 ROOT = Path(__file__).resolve().parent.parent
-try:
-    find_mpiexec()
-    HAS_MPI = True
-except EnvironmentProblem:
-    HAS_MPI = False
-needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
 
 
 def run_job(
@@ -64,7 +58,7 @@ def run_job(
     return ending, printed.out + printed.err, processes
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 @pytest.mark.parametrize(
     ("deed", "words"),
     [
@@ -86,7 +80,7 @@ def test_a_job_that_stands_still_says_why_and_ends(
     assert ending.stalled and ending.status
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 def test_a_rank_that_was_stopped_goes_on_and_work_that_takes_long_is_no_standing_still(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,7 +108,7 @@ def test_what_ranks_print_is_written_as_far_as_it_can_be(
     assert (tmp_path / "latin").read_bytes() == b"digest \xfc\\u0416\n"
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +137,7 @@ def test_the_rank_that_was_killed_is_named_and_one_that_failed_speaks_for_itself
     assert not ending.signal and not survivor._reason(ending)
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 def test_a_job_ends_with_its_supervisor(tmp_path: Path) -> None:
     record = tmp_path / RANKS
     code = (
@@ -390,7 +384,7 @@ def test_a_signal_reaches_a_launcher_that_has_just_been_started(
     assert (ending.status, ending.stopped) == (128 + passed_on, 1) and ending.wanted
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 def test_a_run_goes_on_by_itself_to_the_same_digest(tmp_path: Path) -> None:
     write_data(tmp_path)
     job = tmp_path / "job.toml"
