@@ -3,12 +3,13 @@
 import csv
 import json
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from neocpu.core.errors import ConfigError, Stopped, TrainingError
 from neocpu.train.run.trainer import Trainer
+from neocpu.train.sweep import runs
 from neocpu.train.sweep.runs import Interrupted
 from neocpu.train.sweep.space import grid_axis, points, random_axis
 from neocpu.train.sweep.trials import SweepFolder, SweepTrial
@@ -116,6 +117,31 @@ def test_a_sweep_ranks_goes_on_and_outlives_failures(
     assert [row[2] for row in table[1:]] == sorted(row[2] for row in table[1:])
     with pytest.raises(TrainingError, match="trials of another sweep"):
         invoke(*more, "--set", "training.seed=2")
+
+
+def test_a_rank_that_was_killed_fails_its_trial_and_a_signal_ends_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "neocpu: error: rank 1 was killed by SIGKILL"
+
+    class Ran:
+        """A trial on ranks, which has ended."""
+
+        status = 137
+
+        def __init__(self, line: list[str], stdout: IO[bytes], stderr: int) -> None:
+            stdout.write(f"{said}\n".encode())
+
+        def wait(self) -> int:
+            return self.status
+
+    monkeypatch.setattr(runs.subprocess, "Popen", Ran)
+    trial = SweepTrial(1, {})
+    runs.run_on_ranks(trial, "tiny.toml", [], tmp_path, 2)
+    assert trial.error == "rank 1 was killed by SIGKILL"
+    Ran.status = 143
+    with pytest.raises(Interrupted):
+        runs.run_on_ranks(trial, "tiny.toml", [], tmp_path, 2)
 
 
 def test_a_damaged_state_is_told(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from neocpu.core.errors import NeocpuError, Stopped, TrainingError
 from neocpu.core.types import JsonObject
+from neocpu.parallel.watch.supervisor import STOPS
 from neocpu.train.config import config as configs
 from neocpu.train.run.folder import has_results
 from neocpu.train.sweep.trials import SweepTrial
@@ -65,8 +66,8 @@ def run_on_ranks(
         status = _wait(subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT), trial)
     if status == 0:
         trial.take_summary(_summary(out))
-    # ended by a signal: the trial did not fail, it was not finished
-    elif status > 128 or status < 0:
+    # asked to end: the trial did not fail, it was not finished
+    elif status < 0 or status - 128 in STOPS:
         raise Interrupted(trial, status if status > 0 else 128 - status)
     else:
         lines = (out / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
