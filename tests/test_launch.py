@@ -22,6 +22,7 @@ from neocpu.core.errors import ConfigError, DataError, EnvironmentProblem, Stopp
 from neocpu.parallel.transport import abort as guard
 from neocpu.parallel.transport import launch, stale
 from neocpu.parallel.transport.comm import SingleComm
+from neocpu.parallel.transport.hosts import is_open_mpi
 from neocpu.parallel.transport.launch import (
     StopSignal,
     find_mpiexec,
@@ -576,6 +577,55 @@ def test_a_signal_to_mpiexec_reaches_the_ranks(tmp_path: Path) -> None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 143, words
     assert words.count("neocpu: stopped by a signal\n") == words.count("neocpu: ") == 1
+
+
+LONG_MESSAGE = """
+import os
+import numpy as np
+from neocpu.parallel.transport.launch import get_comm
+
+comm = get_comm(windows="off")
+there = np.array([0, 8 << 20][:: 1 - 2 * comm.rank], np.int64)
+into = np.empty(8 << 20, np.uint8)
+comm.alltoallv(np.full(8 << 20, comm.rank, np.uint8), there, into, there)
+assert (into == 1 - comm.rank).all()
+print(os.environ.get("MPIR_CVAR_CH4_CMA_ENABLE"), flush=True)
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize("own", [["--user"], ["--pid", "--fork", "--mount-proc"]], ids=" ".join)
+def test_ranks_in_containers_of_their_own_send_long_messages(own: list[str]) -> None:
+    command, environment = mpiexec_command(2, ["-c", LONG_MESSAGE])
+    if is_open_mpi(find_mpiexec()):
+        pytest.skip("Open MPI finds out by itself")
+    users = [] if os.geteuid() == 0 or own == ["--user"] else ["--user", "--map-root-user"]
+    box = ["unshare", *users, *own]
+    if shutil.which("unshare") is None or ran([*box, "true"]).returncode:
+        pytest.skip(f"this system allows no namespaces (`{' '.join(box)}`)")
+    command[3:3] = box
+    done = ran(command, env=environment, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "users", "reads"),
+    [
+        ((), "0 1000 1", True),
+        ((1,), "0 0 4294967295", True),  # as Slurm's launcher is root's
+        ((1,), "0 1000 1", False),
+        ((os.getpid(),), "0 0 4294967295", False),
+    ],
+    ids=["same container", "other user", "other container", "filter"],
+)
+def test_who_may_read_other_ranks(
+    alone: pytest.MonkeyPatch, refused: tuple[int, ...], users: str, reads: bool
+) -> None:
+    alone.setattr(stale, "_launcher", lambda: stale._Process(1, "mpiexec", 0, ""))
+    alone.setattr(stale, "_may_read", lambda process: process not in refused)
+    alone.setattr(Path, "read_text", lambda path: users)
+    assert stale._reads_others() is reads
 
 
 def test_nobody_watches_ranks_whose_parent_is_a_launcher(

@@ -130,9 +130,15 @@ def get_comm(
     """
     comm: Comm = SingleComm()
     if launched():
-        from neocpu.parallel.transport.stale import advice, check_launch, started_in_time
+        from neocpu.parallel.transport.stale import (
+            advice,
+            check_launch,
+            choose_copies,
+            started_in_time,
+        )
 
         check_launch()
+        choose_copies()
         with started_in_time():
             from neocpu.parallel.transport import mpi
 

@@ -7,9 +7,12 @@ where MPI does not start in time, the process is ended with a message (`started_
 A rank whose launcher was killed ends by itself, within a second. Open MPI's mpiexec leaves its
 ranks running when it is killed by SIGKILL, and so do other launchers when their server of one host
 dies: the ranks would train on, hold the folder of results, and nobody could reach them.
-`end_with_launcher` watches the launcher from a thread.
+`end_with_launcher` watches the launcher from a thread. From where a rank sees its launcher,
+`choose_copies` tells whether ranks of a host may read each other's memory.
 """
 
+import ctypes
+import errno
 import os
 import signal
 import sys
@@ -39,6 +42,9 @@ LAUNCHERS = (
 )
 PREFIXES = ("PMI_", "PMIX_", "OMPI_", "MV2_", "FLUX_", "JSM_", "SLURM_STEP_", "HYDI_")
 SETTINGS = ("OMPI_ALLOW_", "OMPI_MCA_osc")  # these do not belong to a job
+# by which MPICH reads long messages from the sender's memory, and its UCX opens the sender's files
+DIRECT = {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "UCX_POSIX_USE_PROC_LINK": "n"}
+ALL_USERS = ["0", "0", "4294967295"]  # the map of users outside of any container
 
 
 def check_launch(variables: Mapping[str, str] = os.environ) -> None:
@@ -188,6 +194,34 @@ class _Process(NamedTuple):
     name: str
     parent: int
     started: str
+
+
+def choose_copies() -> None:
+    """Have MPICH copy long messages through shared memory where a rank may not read the memory of
+    those beside it: each is in a container of its own, or a filter of calls forbids it. The first
+    such message would end the job.
+    """
+    if sys.platform == "linux" and not _reads_others():
+        os.environ.update(DIRECT | os.environ)
+
+
+def _reads_others() -> bool:
+    launcher = _launcher()
+    # who does not see its launcher counts processes as no other rank does
+    if launcher is None or not _may_read(os.getpid()):
+        return False
+    # the launcher of another user, as Slurm's, may never be read
+    users = Path("/proc/self/uid_map").read_text().split()
+    return users == ALL_USERS or _may_read(launcher.number)
+
+
+def _may_read(process: int) -> bool:
+    """May this process read the memory of another one? Asked with an address that nobody has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    byte = ctypes.create_string_buffer(1)
+    here, there = ((ctypes.c_size_t * 2)(base, 1) for base in (ctypes.addressof(byte), 0))
+    libc.process_vm_readv(process, here, 1, there, 1, 0)
+    return ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS)
 
 
 def _look(number: int) -> _Process | None:
