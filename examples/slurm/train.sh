@@ -19,7 +19,8 @@
 set -u
 # first, as a signal may come while modules are loaded
 run=
-trap '[ -z "$run" ] || kill -USR1 "$run" 2>/dev/null' USR1
+warned=
+trap 'warned=1; [ -z "$run" ] || kill -USR1 "$run" 2>/dev/null' USR1
 trap '[ -z "$run" ] || kill -TERM "$run" 2>/dev/null' TERM
 config=${1:?usage: sbatch train.sh CONFIG OUT [more options of neocpu train]}
 out=${2:?usage: sbatch train.sh CONFIG OUT [more options of neocpu train]}
@@ -45,6 +46,7 @@ options=(--kill-on-bad-exit=1 "--task-epilog=$tidy")
 srun "${options[@]}" neocpu train "$config" --out "$out" --resume \
     --set "memory.folder=$scratch" "$@" &
 run=$!
+[ -z "$warned" ] || kill -USR1 "$run" 2>/dev/null
 while kill -0 "$run" 2>/dev/null; do
     wait "$run" # which a signal ends early
 done
@@ -52,7 +54,8 @@ wait "$run"
 status=$?
 rm -f "$tidy"
 
-if [ "$status" -eq 138 ]; then # stopped by SIGUSR1 (128 + 10), with a checkpoint
+# stopped by SIGUSR1 (128 + 10), with a checkpoint; a rank that was slow to end is killed: 137
+if [ "$status" -eq 138 ] || { [ -n "$warned" ] && [ "$status" -ne 0 ]; }; then
     if [ "${SLURM_RESTART_COUNT:-0}" -lt "${NEOCPU_RESTARTS:-100}" ]; then
         job=$SLURM_JOB_ID
         [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
