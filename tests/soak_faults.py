@@ -274,6 +274,15 @@ def begun_at(number: int) -> int:
     return 0
 
 
+def catches(number: int, what: signal.Signals) -> bool:
+    """Has a process a handler for a signal?"""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{number}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (what - 1) & 1)
+    return False
+
+
 def network_of(number: int) -> int:
     """The network of a process; 0: it is gone."""
     with contextlib.suppress(OSError):
@@ -301,7 +310,10 @@ def _stop_for(place: Place, life: Life, seconds: float) -> None:
 
 def terminate(place: Place, life: Life) -> None:
     """SIGTERM."""
-    life.signal(life.launcher(), signal.SIGTERM)
+    launcher = life.launcher()
+    # before it looks out for signals, while Python still starts, it can say nothing
+    life.cut_off |= not all(catches(number, signal.SIGTERM) for number in launcher)
+    life.signal(launcher, signal.SIGTERM)
 
 
 def fill(place: Place, life: Life) -> None:

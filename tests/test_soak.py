@@ -1,6 +1,8 @@
 """Does the soak see what a life does wrong? And some minutes of it, now and then."""
 
+import os
 import random
+import signal
 from itertools import islice
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 import soak
 from promise_cases import DRAWN
 from promise_draws import Drawn
-from soak_faults import FAULTS, Disk, Place
+from soak_faults import FAULTS, Disk, Place, catches
 
 from tests.workers import today
 
@@ -62,6 +64,17 @@ def test_what_ends_a_life_strikes_it_last(restarts: int, tmp_path: Path) -> None
         assert (several > len({fault for fault in FAULTS if fault.outlived})) == (restarts > 0)
     finally:
         place.disk.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+def test_it_is_seen_whether_a_process_looks_out_for_a_signal() -> None:
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: None)
+    try:
+        assert catches(os.getpid(), signal.SIGUSR2)
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        assert not catches(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
 
 
 def test_every_second_job_is_another_drawn_config(monkeypatch: pytest.MonkeyPatch) -> None:
