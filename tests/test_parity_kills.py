@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs import kill, start
+from jobs import kill, start, started
 from promise_cases import FAMILIES, MAIN, write_data
 
 from neocpu.core.errors import StorageError
@@ -73,13 +73,13 @@ def test_the_rows_of_a_killed_rank_are_rebuilt(
     run = start(path, out, ranks, *keys)
     try:
         kill_one(run, out, lost, memory, chance.randint(1, 30))
-        run.communicate(timeout=120)
+        run.communicate(timeout=900)
         assert run.returncode
         # as if its host was lost with it
         next(memory.glob(f"neocpu-*-{lost}")).unlink()
         step = step_of(memory)
         run = start(path, out, chance.randint(1, 4), *keys, resume=True)
-        printed, errors = run.communicate(timeout=240)
+        printed, errors = run.communicate(timeout=900)
     finally:
         kill(run)
     assert run.returncode == 0, errors
@@ -98,9 +98,12 @@ def test_a_run_goes_on_by_itself_from_memory(job: tuple[Path, str], tmp_path: Pa
     command = [sys.executable, "-m", "neocpu", "train", str(path), "--ranks", "2"]
     command += ["--restarts", "2", "--out", str(out)]
     command += [word for key in keys for word in ("--set", key)]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    kill_one(run, out, 1, memory, 5)
-    printed, errors = run.communicate(timeout=240)
+    run = started(command)
+    try:
+        kill_one(run, out, 1, memory, 5)
+        printed, errors = run.communicate(timeout=900)
+    finally:
+        kill(run)
     assert run.returncode == 0, errors
     summary = json.loads((out / "run.json").read_text())
     assert summary["digest"] == expected and len(summary["restarts"]) == 1
@@ -131,7 +134,7 @@ def test_a_host_that_is_lost_costs_no_step(tmp_path: Path) -> None:
             assert run.poll() is None, run.communicate()
             time.sleep(0.05)
         hosts.kill(1)
-        printed, _ = run.communicate(timeout=240)
+        printed, _ = run.communicate(timeout=900)
     assert run.returncode == 0, printed
     assert f"digest {README}" in printed
     assert "was left in memory by 4 ranks (rank 2 was gone: rebuilt" in printed
