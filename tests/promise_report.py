@@ -89,7 +89,10 @@ several seeds share their processes. With `--threads` ranks are threads of one p
 kill is a stop; with `--folder FOLDER` a run that was cut off goes on. Configs of seeds from 4000 on
 come in fours that share a rule and three formats of rows, and so their kernels: the first of four
 has precision, where its model takes one, the second is online, and fourteen fours have all fourteen
-rules.
+rules. From 8000 on they also draw a valid split with `patience`, ranks within a group, weights of
+samples, a further label with its head, towers, rates that follow from the batch, and rarer keys of
+table kinds and precision. Servers of asynchronous training, which promise no digest, and searches
+are not drawn, nor are raw logs.
 
 Seen on 2026-11-28 and 29, on two cores beside other work: 2,249 ways of some 110 configs on 1 to 4
 ranks, one digest for each config. In 753 of them ranks are processes, and kills are kills (seeds 1
@@ -99,7 +102,9 @@ configs (4012 to 4072), which took 85 minutes: 16 of these are online and two be
 the day before; they have every format of rows from int4 to fp32, seven kinds of tables, nine
 interactions, all rules but one (which 4004 to 4007 have), Shampoo in 19 and precision in 11; 606
 ways had readers, 402 a mirror, 204 parity, 392 were stopped and resumed, 196 begun elsewhere. 105
-more were refused, on all ranks alike, and are not counted.
+more were refused, on all ranks alike, and are not counted. On 30 November, on an overloaded machine
+(load averages 13 to 40), 79 ways of 14 configs (7800 to 7807, and of 8000 to 8007 all but two), as
+threads, had one digest each.
 
 What ways have shown is mended: towers of a model with a linear term, a compile that took longer
 than its ranks waited, readers whose ends left words of Python's on the screen. Shampoo's Newton
