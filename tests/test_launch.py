@@ -593,7 +593,7 @@ print(os.environ.get("MPIR_CVAR_CH4_CMA_ENABLE"), flush=True)
 """
 
 
-@needs_mpi
+@pytest.mark.usefixtures("mpiexec")
 @pytest.mark.parametrize("own", [["--user"], ["--pid", "--fork", "--mount-proc"]], ids=" ".join)
 def test_ranks_in_containers_of_their_own_send_long_messages(own: list[str]) -> None:
     command, environment = mpiexec_command(2, ["-c", LONG_MESSAGE])
