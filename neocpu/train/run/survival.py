@@ -189,7 +189,8 @@ def _killed(ending: Ending, record: JsonObject, token: str) -> str:
         text += ", or its limit of CPU time: `ulimit -t`)" if _has_cpu_limit() else ")"
     elif ending.signal == signal.SIGXCPU:
         text += " (its limit of CPU time is used up: `ulimit -t`)"
-    elif ending.signal == signal.SIGBUS:
+    # of the second, MPICH while it starts ranks
+    elif ending.signal == signal.SIGBUS or (ending.signal == signal.SIGSEGV and not record):
         text += " (is /dev/shm full? see `df /dev/shm`; containers have what --shm-size says)"
     return text
 
