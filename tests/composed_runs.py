@@ -1,5 +1,8 @@
 """A few steps of a model with tables of some kinds, on any ranks: what their tests share."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from neocpu.core.jagged import KJT
@@ -14,6 +17,16 @@ from neocpu.train.step.world import World
 
 DENSE = 3
 STEPS = ((1, 22), (2, 22), (3, 13))  # number and samples of each batch
+TRAINING = """[training]
+batch_size = 22
+leaves = 16
+[optimizer.sparse]
+name = "exact_rowwise_adagrad"
+learning_rate = 0.1
+[optimizer.dense]
+name = "adam"
+learning_rate = 0.01
+"""
 MOST = 4  # lookups of a bag
 
 Bags = dict[str, list[np.ndarray]]
@@ -69,11 +82,15 @@ def batch_of(options: Config, comm: Comm, number: int, samples: int = 22) -> Min
     return MiniBatch(dense[lo:hi], physical_kjt(options, drawn, lo, hi), labels[lo:hi], samples)
 
 
-def train(world: World) -> str:
-    """Digest after STEPS."""
-    batches = (batch_of(world.config, world.comm, *step) for step in STEPS)
-    steps = world.step.over(batches, 1)
+def digest_after(world: World, batches: Iterable[MiniBatch], *options: Any) -> str:
+    """Digest after the batches, one of each of STEPS; options : of `over`."""
+    steps = world.step.over(batches, 1, *options)
     for _ in STEPS:
         steps.next()
     steps.close()
     return digest(world, len(STEPS))
+
+
+def train(world: World) -> str:
+    """Digest after STEPS."""
+    return digest_after(world, (batch_of(world.config, world.comm, *step) for step in STEPS))

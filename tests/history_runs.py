@@ -1,6 +1,7 @@
 """Small models that attend to histories, trained a few steps on any ranks: what tests share."""
 
 import numpy as np
+from composed_runs import DENSE, STEPS, TRAINING, digest_after
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
@@ -11,12 +12,10 @@ from neocpu.train.before.plans import memory_plan
 from neocpu.train.before.warmup import MiniBatch
 from neocpu.train.config import config
 from neocpu.train.config.config import Config
-from neocpu.train.state.state import digest
 from neocpu.train.step.world import World, build
 
-DENSE = 3
-STEPS = ((1, 22), (2, 22), (3, 13))  # number and samples of each batch
-TOML = """
+TOML = (
+    """
 [model]
 embedding_dim = 8
 bottom = [6, 8]
@@ -37,16 +36,9 @@ pooling = "none"
 [tables.user]
 rows = 40
 pooling = "mean"
-[training]
-batch_size = 22
-leaves = 16
-[optimizer.sparse]
-name = "exact_rowwise_adagrad"
-learning_rate = 0.1
-[optimizer.dense]
-name = "adam"
-learning_rate = 0.01
 """
+    + TRAINING
+)
 
 
 def settings(*sets: str, text: str = TOML) -> Config:
@@ -97,11 +89,6 @@ def world_of(options: Config, comm: Comm, plan: str, folder=None) -> World:
 def train(options: Config, comm: Comm, *, plan: str = "table_wise", folder=None) -> str:
     """Digest after STEPS."""
     world = world_of(options, comm, plan, folder)
-    batches = (batch_of(options, comm, *step) for step in STEPS)
-    steps = world.step.over(batches, 1)
-    for _ in STEPS:
-        steps.next()
-    steps.close()
-    result = digest(world, len(STEPS))
+    result = digest_after(world, (batch_of(options, comm, *step) for step in STEPS))
     world.embedding.tbe.close()
     return result

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import assert_same
+from composed_runs import DENSE as RUN_DENSE
+from composed_runs import STEPS, digest_after
 from dense_runs import check_gradients, check_halves, cuts_of, example, run
-from tower_runs import DENSE as RUN_DENSE
 from tower_runs import batch_of
 
 from neocpu.core.errors import ConfigError
@@ -34,7 +35,6 @@ from neocpu.train.model.interactions.dot import DotLayout
 from neocpu.train.model.layout import ModelLayout
 from neocpu.train.model.options import CrossShape, DhenShape
 from neocpu.train.state.dense_inputs import top_inputs
-from neocpu.train.state.state import digest
 from neocpu.train.step.world import build
 
 B = 24
@@ -221,7 +221,6 @@ batch_size = 22
 name = "adam"
 learning_rate = 0.01
 """
-STEPS = ((1, 22), (2, 22), (3, 13))  # number and samples of each batch
 WIDE = ['tables."u0.wide"={features=["u0"], rows=60, dim=1}', 'model.wide=["*.wide"]']
 RUNS = {
     "dcnv2": ["model.interaction=dcnv2", "model.cross.layers=2"],
@@ -260,11 +259,7 @@ def test_one_digest_on_any_ranks_pipeline_and_kernels(
         plan = place(options.tables, cut, comm.size, min(2, comm.size))
         world = build(options, comm, plan, RUN_DENSE, huge=False)
         batches = (with_wide(batch_of(options, comm, *step), options) for step in STEPS)
-        steps = world.step.over(batches, 1)
-        for _ in STEPS:
-            steps.next()
-        steps.close()
-        return digest(world, len(STEPS))
+        return digest_after(world, batches)
 
     expected = trained(SingleComm())
     two = ("row_wise", "data_parallel", "table_wise")

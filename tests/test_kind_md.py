@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from composed_runs import DENSE, batch_of, feature_bags, train
+from composed_runs import DENSE, TRAINING, batch_of, feature_bags, train
 from dense_runs import check_gradients, check_halves
 
 from neocpu.core.errors import ConfigError
@@ -28,7 +28,8 @@ from neocpu.train.model.operations import make_operation
 from neocpu.train.state.initial import initial_rows
 from neocpu.train.step.world import build
 
-TOML = """
+TOML = (
+    """
 [data]
 rows_by = "code"
 [model]
@@ -41,16 +42,9 @@ small = { rows = 10 }
 middle = { rows = 60, own_dim = 4, pooling = "mean" }
 twice = { rows = 90, own_dim = 2, features = ["u0", "u1"] }
 sorted = { rows = 80, blocks = [10, 30], block_dims = [8, 4, 1], pooling = "mean" }
-[training]
-batch_size = 22
-leaves = 16
-[optimizer.sparse]
-name = "exact_rowwise_adagrad"
-learning_rate = 0.1
-[optimizer.dense]
-name = "adam"
-learning_rate = 0.01
 """
+    + TRAINING
+)
 
 
 def settings(*sets: str) -> Config:

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from composed_runs import DENSE, batch_of, feature_bags, train
+from composed_runs import DENSE, TRAINING, batch_of, feature_bags, train
 
 from neocpu.core.errors import ConfigError
 from neocpu.kernels.compile import choice
@@ -18,7 +18,8 @@ from neocpu.train.config.config import Config
 from neocpu.train.state.initial import initial_rows
 from neocpu.train.step.world import build
 
-TOML = """
+TOML = (
+    """
 [model]
 embedding_dim = 8
 bottom = [6, 8]
@@ -29,16 +30,9 @@ a = { rows = 90 }
 b = { rows = 50, features = ["b0", "b1"] }
 c = { rows = 300 }
 e = { rows = 40, kind = "full" }
-[training]
-batch_size = 22
-leaves = 16
-[optimizer.sparse]
-name = "exact_rowwise_adagrad"
-learning_rate = 0.1
-[optimizer.dense]
-name = "adam"
-learning_rate = 0.01
 """
+    + TRAINING
+)
 
 
 def settings(*sets: str) -> Config:

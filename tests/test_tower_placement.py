@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from composed_runs import digest_after
 from tower_runs import DENSE, STEPS, TOML, batch_of, settings, train
 
 from neocpu.cli import cli
@@ -17,7 +18,6 @@ from neocpu.train.before.plans import make_plan, memory_plan
 from neocpu.train.before.warmup import MiniBatch
 from neocpu.train.config import config
 from neocpu.train.config.config import Config
-from neocpu.train.state.state import digest
 from neocpu.train.step.pipeline import ahead
 from neocpu.train.step.world import World, build
 
@@ -74,11 +74,7 @@ def test_gradients_are_limited_and_rows_come_up_before_their_batch(tmp_path: Pat
         memory = memory_plan(options, plan, {}, tmp_path)
         world = build(options, comm, plan, DENSE, huge=False, memory=memory)
         batches = (batch_of(options, comm, *step) for step in STEPS)
-        steps = world.step.over(batches, 1, ahead(prefetch=1, known=2))
-        for _ in STEPS:
-            steps.next()
-        steps.close()
-        return digest(world, len(STEPS))
+        return digest_after(world, batches, ahead(prefetch=1, known=2))
 
     assert set(run_threads(4, body, ranks_per_node=2)) == expected
 

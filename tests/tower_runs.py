@@ -1,6 +1,7 @@
 """A small model with towers, trained a few steps on any ranks: what the tests of towers share."""
 
 import numpy as np
+from composed_runs import DENSE, STEPS, TRAINING, digest_after
 
 from neocpu.core.jagged import KJT
 from neocpu.core.trees import rank_samples
@@ -8,12 +9,10 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.train.before.warmup import MiniBatch
 from neocpu.train.config import config
 from neocpu.train.config.config import Config
-from neocpu.train.state.state import digest
 from neocpu.train.step.world import World
 
-DENSE = 3
-STEPS = ((1, 22), (2, 22), (3, 13))  # number and samples of each batch
-TOML = """
+TOML = (
+    """
 [model]
 embedding_dim = 8
 bottom = [6, 8]
@@ -33,16 +32,9 @@ features = ["i0", "i1"]
 [tables.u1]
 rows = 90
 weighted = true
-[training]
-batch_size = 22
-leaves = 16
-[optimizer.sparse]
-name = "exact_rowwise_adagrad"
-learning_rate = 0.1
-[optimizer.dense]
-name = "adam"
-learning_rate = 0.01
 """
+    + TRAINING
+)
 
 
 def settings(*sets: str) -> Config:
@@ -81,9 +73,4 @@ def batch_of(options: Config, comm: Comm, number: int, samples: int = 22) -> Min
 
 def train(world: World) -> str:
     """Digest after STEPS."""
-    batches = (batch_of(world.config, world.comm, *step) for step in STEPS)
-    steps = world.step.over(batches, 1)
-    for _ in STEPS:
-        steps.next()
-    steps.close()
-    return digest(world, len(STEPS))
+    return digest_after(world, (batch_of(world.config, world.comm, *step) for step in STEPS))
