@@ -89,9 +89,13 @@ def test_what_ranks_wrote_is_put_into_the_file_of_rank_0(tmp_path: Path) -> None
     assert (tmp_path / "disk0.h5").read_bytes() == whole
 
 
-def test_hosts_whose_data_differ_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("least", [0, 3], ids=["dense values", "only codes"])
+def test_hosts_whose_data_differ_are_refused(least: int, tmp_path: Path) -> None:
     def body(comm: Comm) -> str:
-        path = write_log(tmp_path / f"log{comm.rank}.h5", 7 if comm.rank == 2 else None)
+        other = comm.rank == 2
+        path = tmp_path / f"log{comm.rank}.h5"
+        # codes that are 3 higher have the same labels
+        write_log(path, 7 if other and not least else None, least=least if other else 0)
         known = {"train": Dataset([path])}
         refuse_different(comm.split(int(comm.rank == 2)), known)
         with pytest.raises(DataError) as caught:

@@ -22,7 +22,8 @@ KEPT_BLOCKS = 40  # decompressed blocks kept per column: two windows of 16, and 
 class Column:
     """An array of a dataset file, read by entries of its first axis.
 
-    Attributes: `dtype`, `shape`; `checked`, whether it has checksums.
+    Attributes: `dtype`, `shape`; `checked`, whether it has checksums; `checksums`, uint32 of each
+    block.
 
     Raises DataError if the checksums are not of its shape.
     """
@@ -39,9 +40,10 @@ class Column:
         # A sealed file was written with checksums: one without them lost them.
         if file.sealed and array.size and not self.checked:
             raise file.damaged(f"/{array.name} lacks its checksums")
+        self.checksums = np.empty(0, np.uint32)
         if self.checked:
             # One word in 4,096 entries: read at once, compared only when a block is touched.
-            self._checksums = file.array(name, "uint32", (blocks,)).read()
+            self.checksums = file.array(name, "uint32", (blocks,)).read()
             self._verified = np.zeros(blocks, bool)
 
     def verify(self, first: int, end: int) -> None:
@@ -59,7 +61,7 @@ class Column:
         self._compare(block, self.read(block * BLOCK, (block + 1) * BLOCK))
 
     def _compare(self, block: int, entries: Elements) -> None:
-        if crc32_of(entries) != self._checksums[block]:
+        if crc32_of(entries) != self.checksums[block]:
             raise self._file.damaged(
                 f"block {block:,} of /{self.name}, entries {block * BLOCK:,} to "
                 f"{min((block + 1) * BLOCK, self.shape[0]) - 1:,}, has other bytes than were "

@@ -125,6 +125,11 @@ class Dataset:
     def _is_part(self) -> bool:
         return self.rows < int(self._first_samples[-1])
 
+    @property
+    def contents(self) -> list[tuple[int, str]]:
+        """Samples of each file, and a checksum of them; none where files have no checksums."""
+        return [(file.samples, file.checksum) for file in self._files]
+
     def close(self) -> None:
         """Close the files, as the last reference does; nothing can be taken any more."""
         for file in self._files:

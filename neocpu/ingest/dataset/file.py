@@ -7,6 +7,7 @@ anything is made of a length that they say.
 """
 
 import contextlib
+import hashlib
 import json
 import weakref
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,7 @@ class DatasetFile:
         self.path = path
         # It stays open: compressed columns are read through it, and mapped ones ask for its size.
         self._file = File(path, DATASET)
+        self._sums = hashlib.sha256()
         try:
             self.attributes = {
                 key: _plain(value)
@@ -140,7 +142,14 @@ class DatasetFile:
         return count
 
     def _column(self, name: str, dtypes: str | tuple[str, ...], shape: tuple[int, ...]) -> Column:
-        return open_column(self._file, self._file.array(name, dtypes, shape))
+        column = open_column(self._file, self._file.array(name, dtypes, shape))
+        self._sums.update(column.checksums.tobytes())
+        return column
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the checksums of all columns that are read."""
+        return self._sums.hexdigest()
 
     def _check_names(self, names: Sequence[str]) -> None:
         """Refuse names of columns that are not text."""

@@ -206,6 +206,8 @@ class RawDataset(Dataset):
     Raises DataError for logs without a row, and for a label that they lack.
     """
 
+    contents = ()  # type: ignore[assignment]  # logs have no checksums
+
     def __init__(self, log: RawLog) -> None:
         # no super().__init__(), which opens converted files
         self.log = log
