@@ -21,6 +21,7 @@ from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
 from neocpu.train.checkpoint import mirror as mirror_module
 from neocpu.train.checkpoint.folder import checkpoints
+from neocpu.train.checkpoint.mirror import CheckpointMirror
 from neocpu.train.checkpoint.places import open_place
 from neocpu.train.checkpoint.policy import SavingPolicy, step_of
 from neocpu.train.checkpoint.saving import Saver
@@ -167,12 +168,33 @@ def test_a_mirror_has_what_the_folder_has(job: Path, tmp_path: Path, store: str)
         run(job, tmp_path / "other" / "run", f"checkpoint.mirror={store}")
 
 
+def test_of_two_runs_that_found_an_empty_mirror_one_keeps_it(
+    job: Path, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = CheckpointMirror._claim
+
+    def and_then_another(mirror: CheckpointMirror) -> None:
+        claim(mirror)
+        open_place(f"{store}/run").write("mirror.json", b"/other/run")
+
+    monkeypatch.setattr(CheckpointMirror, "_claim", and_then_another)
+    summary, lines = run(job, tmp_path / "run", f"checkpoint.mirror={store}")
+    assert not mirrored(store) and summary["checkpoints"]["mirror"]["files"] == 0
+    (warning,) = (line for line in lines if "mirrored" in line)
+    assert "is in use by another run: /other/run" in warning
+    # one that goes on says that it is its own from now on
+    _, lines = run(job, tmp_path / "run", f"checkpoint.mirror={store}", resume=True, steps=11)
+    assert mirrored(store) == bytes_of(tmp_path / "run")
+
+
 def test_what_is_written_to_a_place_is_read_from_it(tmp_path: Path, store: str) -> None:
     for address in (str(tmp_path / "mirror"), store):
         place = open_place(address)
         place.write("note", b"whose copies these are")
         place.get("note", tmp_path / "copy", lambda count: None)
         assert (tmp_path / "copy").read_bytes() == b"whose copies these are"
+        assert place.read("note") == b"whose copies these are"
+        assert place.read("none") == b""
 
 
 @pytest.mark.parametrize("loss", ["all", "rows", "base"])

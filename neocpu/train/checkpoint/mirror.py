@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from neocpu.core.errors import CheckpointError, NeocpuError, TrainingError
@@ -39,6 +40,10 @@ class _Abandoned(NeocpuError):
     """The run has failed: no more is copied."""
 
 
+class _Taken(NeocpuError):
+    """The mirror is another run's."""
+
+
 class CheckpointMirror:
     """The copies of one run's checkpoints; methods that are not collective are for rank 0.
 
@@ -55,6 +60,8 @@ class CheckpointMirror:
         self._name = f"{address.rstrip('/')}/{self._out.absolute().name}"
         self._opened: Place | None = None
         comm.on_first_rank(self._open)
+        owner = {"out": str(self._out.absolute()), "host": socket.gethostname()}
+        self._owner = json.dumps(owner).encode()
         self._bases = Bases()
         self._tried: set[str] = set()  # that were brought from there
         self._fresh: set[str] = set()  # that this run wrote, and that are still to be copied
@@ -92,6 +99,7 @@ class CheckpointMirror:
         else:
             while self.brings_newer(self._found(newest)):
                 pass
+            self._comm.on_first_rank(self._take)
 
     def _claim(self) -> None:
         if self._place.names():
@@ -99,8 +107,22 @@ class CheckpointMirror:
                 f"{self._place} already has checkpoints of a run; go on with --resume, choose "
                 "another name for --out, or another checkpoint.mirror"
             )
-        owner = {"out": str(self._out.absolute()), "host": socket.gethostname()}
-        self._place.write(OWNER, json.dumps(owner).encode())
+        self._place.write(OWNER, self._owner)
+
+    def _take(self) -> None:
+        """From now on these are the copies of this run, whose ever they were."""
+        with suppress(NeocpuError):  # told when copies fail
+            self._place.write(OWNER, self._owner)
+
+    def _check_owner(self) -> None:
+        """Raise _Taken where another run has taken the mirror since: those of one name that begin
+        in one moment all find it empty.
+        """
+        noted = self._place.read(OWNER)
+        if noted and noted != self._owner:
+            raise _Taken(
+                f"{self._place} is in use by another run: {noted.decode(errors='replace')}"
+            )
 
     def _found(self, newest: Newest) -> Path | None:
         try:
@@ -210,6 +232,12 @@ class CheckpointMirror:
                 self._try_to_copy()
             except _Abandoned:
                 return
+            except _Taken as taken:
+                self._news.put(
+                    f"warning: checkpoints are not mirrored any more: {taken}; give one of them "
+                    "another checkpoint.mirror, or another name for --out"
+                )
+                return
             except (NeocpuError, OSError) as error:
                 again = "--resume tries it again" if ended else "tried again with the next one"
                 self._news.put(f"warning: checkpoints are not mirrored: {error} ({again})")
@@ -217,8 +245,11 @@ class CheckpointMirror:
     def _try_to_copy(self) -> None:
         for left in range(TRIES - 1, -1, -1):
             try:
+                self._check_owner()
                 self._copy_all()
                 return
+            except _Taken:
+                raise
             except (NeocpuError, OSError):
                 if not left:
                     raise

@@ -38,6 +38,9 @@ class Place(Protocol):
     def write(self, name: str, content: bytes) -> None:
         """Let a small file have this content."""
 
+    def read(self, name: str) -> bytes:
+        """The content of a small file; b"" where there is none."""
+
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
 
@@ -107,6 +110,14 @@ class _Folder:
         except OSError as error:
             raise self._failed(error) from error
 
+    def read(self, name: str) -> bytes:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise self._failed(error) from error
+
     def remove(self, name: str) -> None:
         try:
             (self._path / name).unlink(missing_ok=True)
@@ -155,6 +166,13 @@ class _Store:
     def write(self, name: str, content: bytes) -> None:
         with store_errors(self._address):
             self._store.pipe_file(f"{self._root}/{name}", content)
+
+    def read(self, name: str) -> bytes:
+        with store_errors(self._address):
+            try:
+                return bytes(self._store.cat_file(f"{self._root}/{name}"))
+            except FileNotFoundError:
+                return b""
 
     def remove(self, name: str) -> None:
         with store_errors(self._address):
