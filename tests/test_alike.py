@@ -4,13 +4,19 @@ import itertools
 from pathlib import Path
 
 import pytest
+from test_checkpoint import TABLE_WISE, make
 
-from neocpu.core.errors import NeocpuError
-from neocpu.parallel.transport.comm import Comm
+from neocpu.core.errors import EnvironmentProblem, NeocpuError
+from neocpu.parallel.transport.comm import Comm, SingleComm
 from neocpu.parallel.transport.threads import run_threads
+from neocpu.train import checkpoint
 from neocpu.train.before import alike
+from neocpu.train.before.beginning import begin
 from neocpu.train.config import config
-from tests.small_run import CONFIG
+from neocpu.train.fit.keys import FitKeys
+from neocpu.train.run.fitting import FitRun
+from neocpu.train.run.scoring import restore
+from tests.small_run import CONFIG, config_of
 
 LOG = Path("log.h5")  # nobody opens it
 
@@ -37,8 +43,26 @@ def test_another_config_is_refused_on_all_ranks_by_the_key_that_differs() -> Non
     assert "training.seed is 77 on " in other[0] and "copy the file from there" in other[0]
 
 
-def test_another_neocpu_is_refused_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["train", "eval", "fit"])
+def test_another_neocpu_is_refused_on_all_ranks(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = itertools.count()
     monkeypatch.setattr(alike, "sources", lambda: next(numbers))
-    other = refusals(CONFIG)
-    assert len(set(other)) == 1 and "install the same on all hosts" in other[0]
+    run = config_of(LOG)
+    path = tmp_path / "checkpoints" / "step-00000005.h5"
+    if command == "eval":
+        checkpoint.save(tmp_path, make(SingleComm(), TABLE_WISE), 5)
+
+    def body(comm: Comm) -> str:
+        with pytest.raises(EnvironmentProblem) as caught:
+            if command == "train":
+                begin(run, comm, tmp_path, False, print)
+            elif command == "eval":
+                restore(path, comm, [str(LOG)])
+            else:
+                FitRun(run, FitKeys(), comm, tmp_path).run()
+        return str(caught.value)
+
+    (told,) = set(run_threads(3, body))
+    assert "install the same on all hosts" in told

@@ -25,6 +25,7 @@ from neocpu.parallel.transport.environment import check_kernels
 from neocpu.parallel.transport.launch import StopSignal
 from neocpu.train.advice.labels import weight_overrides
 from neocpu.train.advice.write import Wishes, draft, target_of
+from neocpu.train.before.alike import refuse_other_ranks
 from neocpu.train.before.datasets import Splits, open_splits
 from neocpu.train.before.fit_room import check_fit
 from neocpu.train.config import config as configs
@@ -102,6 +103,7 @@ class FitRun:
         keep_subnormals()
         check_kernels()
         with StopSignal() as stop, RunLock(self.out, self.comm, resume=self.resume):
+            refuse_other_ranks(self.comm, self.config)
             splits = open_splits(self.config, self.comm, self.out, self._tell)
             self._data = splits.description()
             classes = classes_of(splits.datasets["train"])

@@ -16,6 +16,7 @@ from neocpu.parallel.transport.comm import Comm
 from neocpu.parallel.transport.environment import check_kernels
 from neocpu.tables.embedding.memory_plan import MemoryPlan
 from neocpu.train import checkpoint as checkpoints
+from neocpu.train.before.alike import refuse_other_ranks
 from neocpu.train.before.datasets import SPLITS, Splits, open_paths
 from neocpu.train.before.plans import make_plan, memory_plan
 from neocpu.train.before.warmup import warm_up
@@ -45,6 +46,7 @@ def restore(
     with CheckpointFile(path) as file:
         config = file.config(overrides)
         vocabularies = file.vocabularies()
+    refuse_other_ranks(comm, config)
     if not _names_plan(overrides):
         config = without_plan_file(config)
     if isinstance(data, Dataset):
