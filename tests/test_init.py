@@ -183,6 +183,16 @@ def test_the_label_is_asked_for_where_nothing_shows_it(tmp_path):
         roles_of(path, Roles(label="c"))
 
 
+def test_clk_is_a_click_as_in_logs_of_alimama(tmp_path):
+    path = tmp_path / "raw_sample.csv"
+    rows = [f"u{i % 7},{int(i % 3 > 0)},{int(i % 3 == 0)}\n" for i in range(60)]
+    path.write_text("user,nonclk,clk\n" + "".join(rows))
+    assert roles_of(path)["label"] == ["clk"] and "nonclk" in roles_of(path)["left out"]
+    path.write_text(path.read_text().replace("nonclk,clk", "a,b"))
+    with pytest.raises(ConfigError, match=r"2 columns hold 0 and 1 only.*the log has [^.]*$"):
+        roles_of(path)
+
+
 def test_dense_columns_have_the_kind_and_transform_of_their_numbers(tmp_path):
     draw = np.random.default_rng(2)
     normal = draw.normal(size=ROWS)

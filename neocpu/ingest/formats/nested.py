@@ -44,7 +44,10 @@ def with_texts(frame: pl.DataFrame) -> pl.DataFrame:
     texts = []
     for name, dtype in frame.schema.items():
         if leaf_of(dtype) == pl.Binary:
+            flat = dtype == pl.Binary
             with contextlib.suppress(pl.exceptions.ComputeError):  # bytes of something else
-                flat = dtype == pl.Binary
-                texts.append(frame[name].cast(pl.String if flat else pl.List(pl.String)))
+                series = frame[name].cast(pl.String if flat else pl.List(pl.String))
+                items = series if flat else series.explode()
+                if not items.str.contains("\0", literal=True).any():
+                    texts.append(series)
     return frame.with_columns(texts)

@@ -13,7 +13,7 @@ from neocpu.train.advice.columns import LogColumn
 from neocpu.train.advice.numbers import are_numbers, are_whole, numbers_in
 
 LABELS = (
-    *("label", "click", "clicked", "is_click", "is_clicked", "click_bool", "target", "y"),
+    *("label", "click", "clicked", "is_click", "is_clicked", "click_bool", "clk", "target", "y"),
     *("converted", "conversion", "is_attributed", "purchase", "purchased", "is_booking"),
     *("rating", "ratings", "stars", "overall", "book-rating", "response", "survived"),
     *("default.payment.next.month", "default payment next month", "watch_ratio"),
@@ -76,9 +76,10 @@ def guess_label(frame: pl.DataFrame, header: bool = True, positive: Sequence[str
         if not header and not binary and len(names) == 1:
             return names[0]
     clicks = f"{len(binary)} columns hold 0 and 1 only" if binary else "none holds 0 and 1 only"
+    advice = "" if binary else f". {POSITIVES}"
     raise ConfigError(
         f"which column is the label? No name says it, and {clicks}; name it with --label COLUMN "
-        f"(from Python label=); the log has {listed([*map(repr, frame.columns)], 60)}. {POSITIVES}"
+        f"(from Python label=); the log has {listed([*map(repr, frame.columns)], 60)}{advice}"
     )
 
 

@@ -25,7 +25,16 @@ CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # longer names (clicks_30d, user_ctr), which are none of these.
 WORDS = frozenset(
     (
-        *("click", "clicks", "clicked", "click_bool", "view_through", "profile_enter"),
+        *(
+            "click",
+            "clicks",
+            "clicked",
+            "click_bool",
+            "clk",
+            "nonclk",
+            "view_through",
+            "profile_enter",
+        ),
         *("conversion", "conversions", "conversion_id", "converted", "convert", "attributed"),
         *("cart", "add_to_cart", "addtocart", "cart_add", "bookmark", "favorite", "favourite"),
         *("buy", "bought", "purchase", "purchases", "purchased", "order", "orders", "ordered"),
