@@ -589,7 +589,7 @@ there = np.array([0, 8 << 20][:: 1 - 2 * comm.rank], np.int64)
 into = np.empty(8 << 20, np.uint8)
 comm.alltoallv(np.full(8 << 20, comm.rank, np.uint8), there, into, there)
 assert (into == 1 - comm.rank).all()
-print(os.environ.get("MPIR_CVAR_CH4_CMA_ENABLE"), flush=True)
+assert os.environ["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
 """
 
 
@@ -606,7 +606,6 @@ def test_ranks_in_containers_of_their_own_send_long_messages(own: list[str]) -> 
     command[3:3] = box
     done = ran(command, env=environment, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0", "0"]
 
 
 @pytest.mark.parametrize(
