@@ -153,7 +153,7 @@ def test_what_takes_no_fit_says_so(folder, tmp_path):
     with pytest.raises(CheckpointError, match="a fit of `neocpu fit`, which `neocpu predict`"):
         best_or_last(folder / "fit")
     # a folder of logs with the results of a fit in it
-    with pytest.raises(DataError, match=r"fit/fit\.h5: a converted dataset has no names"):
+    with pytest.raises(DataError, match=r"fit/fit\.h5: an HDF5 file, but not a neocpu dataset"):
         neocpu.fit(folder, out=tmp_path / "out")
 
 
