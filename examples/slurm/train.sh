@@ -21,7 +21,7 @@ set -u
 run=
 warned=
 trap 'warned=1; [ -z "$run" ] || kill -USR1 "$run" 2>/dev/null' USR1
-trap '[ -z "$run" ] || kill -TERM "$run" 2>/dev/null' TERM
+trap 'warned=; [ -z "$run" ] || kill -TERM "$run" 2>/dev/null' TERM # ended for good
 config=${1:?usage: sbatch train.sh CONFIG OUT [more options of neocpu train]}
 out=${2:?usage: sbatch train.sh CONFIG OUT [more options of neocpu train]}
 shift 2
