@@ -88,7 +88,7 @@ def run_case(case: FitCase, comm: Comm, log: Path, out: Path) -> str:
     kind = 'kind="number"' if case.fit == "softmax" else "threshold=1.0"
     labels = f'[{{column="y", {kind}}}, {{column="w", kind="number"}}]'
     sets = ["data.split=[]", f"data.schema.label={labels}"]
-    config = fitting.config_of([log], [], sets, comm, label="y", weight="w")
+    config = fitting.config_of([str(log)], [], sets, comm, label="y", weight="w")
     keys = FitKeys(**FITS[case.fit])
     killed = out.with_suffix(".killed")
     resume = killed.exists()

@@ -57,7 +57,7 @@ def libsvm(path, items, values, labels):
 
 def run(path, keys, comm=None, split="", **options):
     comm = comm or SingleComm()
-    config = config_of([path], [], [f"data.split=[{split}]"], comm)
+    config = config_of([str(path)], [], [f"data.split=[{split}]"], comm)
     return FitRun(config, keys, comm, path.parent / "out", **options).run()
 
 

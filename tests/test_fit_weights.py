@@ -124,7 +124,7 @@ def test_weighted_fits_have_one_digest_on_any_ranks(method, tmp_path):
     keys = FitKeys(method=method, start=20)
 
     def body(comm):
-        config = config_of([path], [], ["data.split=[]"], comm, label="y", weight="w")
+        config = config_of([str(path)], [], ["data.split=[]"], comm, label="y", weight="w")
         return FitRun(config, keys, comm, tmp_path / str(comm.size)).run()["digest"]
 
     assert len({digest for ranks in (1, 3) for digest in run_threads(ranks, body)}) == 1

@@ -212,7 +212,7 @@ def test_who_writes_a_file_next_removes_the_part_of_a_process_that_was_killed(
 
 
 def test_a_name_with_nul_is_an_error_with_words() -> None:
-    with pytest.raises(TrainingError, match="cannot be used for results: .*embedded null"):
+    with pytest.raises(TrainingError, match=r"cannot be used for results: .*embedded null"):
         RunLock(Path("a\0b"), SingleComm(), resume=False).__enter__()
 
 

@@ -21,7 +21,6 @@ from neocpu.core.errors import CheckpointError, ConfigError, DataError
 from neocpu.core.types import Elements, JsonObject, Tell, Tree
 from neocpu.ingest.dataset.dataset import Dataset
 from neocpu.parallel.transport.comm import Comm
-from neocpu.train.before.alike import refuse_other_ranks
 from neocpu.train.before.datasets import Splits
 from neocpu.train.checkpoint import latest, sound
 from neocpu.train.checkpoint.folder import checkpoints
@@ -104,7 +103,10 @@ def begin(
     Raises CheckpointError on all ranks for a source that cannot be used, ConfigError for what is
     not for such a run; as `refuse_other_ranks`; as `begin` of a mirror.
     """
-    refuse_other_ranks(comm, config)
+    if comm.size > 1:
+        from neocpu.train.before.alike import refuse_other_ranks
+
+        refuse_other_ranks(comm, config)
     key = "checkpoint.parity" if config.checkpoint.parity else ""
     if online and (key := "training.sync" if config.training.sync == OFF else key):
         raise ConfigError(
