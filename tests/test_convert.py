@@ -219,7 +219,7 @@ def test_pipes_are_refused_at_once(tmp_path):
     for path in ("/dev/stdin", "/dev/null", "/proc/self/fd/0"):
         with pytest.raises(DataError, match="not a regular file"):
             kind_of(Path(path))
-    with pytest.raises(DataError, match="embedded null byte"):
+    with pytest.raises(DataError, match="embedded null"):
         kind_of(Path("a\0b"))
 
 
