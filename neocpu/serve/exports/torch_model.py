@@ -103,9 +103,9 @@ class EmbeddingTable(nn.Module):
             index = rows.clamp(min=0)
             known = rows >= 0
         else:
-            place = torch.searchsorted(self.rows, rows).clamp(max=max(len(self.rows) - 1, 0))
+            index = torch.searchsorted(self.rows, rows).clamp(max=max(len(self.rows) - 1, 0))
             # A table of which no row was trained is empty; -2 stands for no row at all.
-            known = self.rows[place] == rows if len(self.rows) else rows < -1
+            known = self.rows[index] == rows if len(self.rows) else rows < -1
         # A row -1 is a part that has nothing for this row of the logical table: it adds zeros.
         vectors = torch.zeros(rows.numel(), self.facts["dim"], device=rows.device)
         vectors[known] = self.decode(self.weight[index[known]])
